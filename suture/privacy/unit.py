@@ -1,0 +1,76 @@
+"""The unit of privacy: the patient, with all of their rows.
+
+Two tables are neighbours when one can be had from the other by adding or removing *all rows of one patient*. Everything
+that trains on rows therefore receives them grouped by patient, and clips what a patient contributes, never a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEIGHBOURS = "add or remove one patient, with all of the patient's rows"
+
+
+@dataclass(frozen=True)
+class Patients:
+    """Encoded rows grouped by patient: the rows of patient ``i`` are ``starts[i]:starts[i + 1]``.
+
+    >>> import numpy as np
+    >>> rows = Patients(np.zeros((3, 2), np.float32), np.array([0, 1, 1], np.int32), np.array([0, 1, 3]))
+    >>> rows.patients, rows.rows, rows.features, rows.one_row_each
+    (2, 3, 2, False)
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float32))
+        object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int32))
+        object.__setattr__(self, "starts", np.ascontiguousarray(self.starts, dtype=np.int64))
+        if self.x.ndim != 2 or len(self.y) != len(self.x):
+            raise ValueError(f"expected rows x features and one label a row, found {self.x.shape} and {self.y.shape}")
+        if len(self.starts) < 1 or self.starts[0] != 0 or self.starts[-1] != len(self.x):
+            raise ValueError("starts must begin at 0 and end at the number of rows")
+        if np.any(np.diff(self.starts) < 1):
+            raise ValueError("every patient needs at least one row")
+
+    @property
+    def patients(self) -> int:
+        """How many patients."""
+        return len(self.starts) - 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return len(self.x)
+
+    @property
+    def features(self) -> int:
+        """How many encoded features."""
+        return int(self.x.shape[1])
+
+    @property
+    def one_row_each(self) -> bool:
+        """True when no patient has more than one row."""
+        return self.patients == self.rows
+
+    def fingerprint(self) -> bytes:
+        """A digest of the content, for the site's own use: it is computed from rows and never leaves."""
+        digest = hashlib.blake2b(digest_size=32)
+        for array in (self.x, self.y, self.starts):
+            digest.update(str(array.shape).encode())
+            digest.update(array.data)
+        return digest.digest()
+
+
+def concatenate(parts: list[Patients]) -> Patients:
+    """The union of several sites' patients (only simulation can do this: see ``methods/pooled.py``)."""
+    offsets = np.cumsum([0] + [p.rows for p in parts])
+    starts = [np.zeros(1, np.int64)] + [p.starts[1:] + o for p, o in zip(parts, offsets, strict=False)]
+    return Patients(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]), np.concatenate(starts))

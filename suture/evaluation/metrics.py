@@ -1,0 +1,270 @@
+"""Metrics of predicted risk, fast enough to be taken at every site in every round.
+
+Everything a binary metric needs is read off *one sort*: a probability's bit pattern, seen as an integer, sorts like the
+probability itself, so the label rides along in the lowest bit and no second array has to be permuted. NumPy's sort
+works without the interpreter lock, and nothing here keeps state: call it from any thread.
+
+Conventions, equal to scikit-learn's wherever scikit-learn defines a value:
+
+- a row is predicted positive when ``p >= threshold``; ties between predictions are one step of the ROC curve;
+- ``auprc`` is average precision; ``recall_at_90_specificity`` is the best recall among thresholds whose specificity is
+  at least 0.9, without interpolation; ``loss`` is the mean negative log likelihood, clipped at the float64 epsilon;
+- nothing predicted positive: ``precision`` and ``f1`` are 0;
+- *undefined is None* (``null`` in JSON), never 0 or NaN: ``auc``, ``auprc`` and ``recall_at_90_specificity`` where only
+  one class is present, ``recall`` and ``f1`` without positives, ``specificity`` without negatives, everything without
+  rows, and everything when a prediction is NaN (a model that diverged has no metrics).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from suture.evaluation.calibration import ece, width_edges
+
+NAMES = (
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "specificity",
+    "auc",
+    "auprc",
+    "recall_at_90_specificity",
+    "ece",
+    "brier",
+    "loss",
+)
+LIGHT = ("accuracy", "precision", "recall", "f1", "auc", "loss")
+
+_EPS = float(np.finfo(np.float64).eps)
+_ONE = np.uint64(1)
+
+Metrics = dict[str, float | None]
+
+
+def binary(
+    y: ArrayLike,
+    p: ArrayLike,
+    threshold: float = 0.5,
+    *,
+    patients: int | None = None,
+    rows: int | None = None,
+    positives: int | None = None,
+) -> Metrics:
+    """Every metric in `NAMES`; counts are added only where the caller passes them, since a count is a disclosure too.
+
+    >>> found = binary([0, 0, 1, 1], [0.1, 0.6, 0.35, 0.8])
+    >>> found["auc"], found["accuracy"], found["f1"], found["auprc"]
+    (0.75, 0.5, 0.5, 0.8333333333333333)
+    >>> binary([0, 0], [0.1, 0.2])["auc"] is None
+    True
+    """
+    labels, predictions = _validated(y, p)
+    found: Metrics = dict.fromkeys(NAMES)
+    for name, count in (("patients", patients), ("rows", rows), ("positives", positives)):
+        if count is not None:
+            found[name] = count
+    ordered = _sorted(labels, predictions)
+    if ordered is None:
+        return found
+    ys, ps = ordered
+    below = _cumulative(ys)
+    found.update(_at_threshold(ps, below, threshold))
+    found.update(_ranking(ps, below))
+    gap = ps - ys
+    cuts = np.searchsorted(ps, width_edges(10), side="left")
+    running = np.concatenate(([0.0], np.cumsum(gap)))
+    bounds = running[np.concatenate(([0], cuts, [len(ps)]))]
+    found["ece"] = float(np.abs(np.diff(bounds)).sum() / len(ps))
+    found["brier"] = float(gap @ gap / len(ps))
+    found["loss"] = _log_loss(ys, ps)
+    return found
+
+
+def light(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
+    """The metrics in `LIGHT`, for every round's history.
+
+    >>> light([0, 1], [0.25, 0.75])["auc"], light([0, 1], [0.25, 0.75])["loss"]
+    (1.0, 0.2876820724517809)
+    """
+    labels, predictions = _validated(y, p)
+    found: Metrics = dict.fromkeys(LIGHT)
+    ordered = _sorted(labels, predictions)
+    if ordered is None:
+        return found
+    ys, ps = ordered
+    below = _cumulative(ys)
+    chosen = _at_threshold(ps, below, threshold)
+    found.update({name: chosen[name] for name in ("accuracy", "precision", "recall", "f1")})
+    fps, tps = _steps(ps, below)
+    if tps[-1] and fps[-1]:
+        found["auc"] = _area(fps, tps)
+    found["loss"] = _log_loss(ys, ps)
+    return found
+
+
+def roc_curve(y: ArrayLike, p: ArrayLike, points: int = 200) -> dict[str, list[float]]:
+    """At most ``points`` true points of the ROC curve, spread evenly along it; empty where only one class is present.
+
+    >>> roc_curve([0, 0, 1, 1], [0.1, 0.6, 0.35, 0.8])
+    {'fpr': [0.0, 0.0, 0.5, 0.5, 1.0], 'tpr': [0.0, 0.5, 0.5, 1.0, 1.0]}
+    """
+    if points < 2:
+        raise ValueError(f"a curve needs at least 2 points, found points={points}")
+    labels, predictions = _validated(y, p)
+    ordered = _sorted(labels, predictions)
+    if ordered is None:
+        return {"fpr": [], "tpr": []}
+    fps, tps = _steps(ordered[1], _cumulative(ordered[0]))
+    if not tps[-1] or not fps[-1]:
+        return {"fpr": [], "tpr": []}
+    fpr, tpr = fps / fps[-1], tps / tps[-1]
+    if len(fpr) > points:
+        along = fpr + tpr
+        keep = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], points)))
+        fpr, tpr = fpr[keep], tpr[keep]
+    return {"fpr": fpr.tolist(), "tpr": tpr.tolist()}
+
+
+def multiclass(y: ArrayLike, p: ArrayLike) -> Metrics:
+    """Metrics of a class-probability table: rows x classes, labels ``0 .. classes - 1``.
+
+    ``auc_ovo`` is Hand and Till's mean over the pairs of classes that are present; ``ece`` is that of the top class;
+    ``f1_macro`` is the mean over classes that are present or predicted, ``f1_weighted`` is weighted by presence.
+
+    >>> found = multiclass([0, 1, 2], [[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.3, 0.4, 0.3]])
+    >>> round(found["accuracy"], 3), round(found["auc_ovo"], 3)
+    (0.667, 1.0)
+    """
+    labels = np.asarray(y).astype(np.int64)
+    table = np.asarray(p, dtype=np.float64)
+    if table.ndim != 2 or labels.shape != (len(table),):
+        raise ValueError(f"expected rows x classes and one label a row, found {table.shape} and {labels.shape}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < table.shape[1]):
+        raise ValueError(f"expected labels from 0 to {table.shape[1] - 1}")
+    found: Metrics = dict.fromkeys(("accuracy", "f1_weighted", "f1_macro", "auc_ovo", "loss", "ece"))
+    if not len(labels) or np.isnan(table).any():
+        return found
+    if table.min() < 0.0 or not np.allclose(table.sum(axis=1), 1.0, rtol=0.0, atol=1e-4):
+        raise ValueError("expected probabilities: every row not negative and adding up to 1")
+    top = table.argmax(axis=1)
+    found["accuracy"] = float((top == labels).mean())
+    found["f1_weighted"], found["f1_macro"] = _class_f1(labels, top, table.shape[1])
+    found["auc_ovo"] = _one_against_one(labels, table)
+    found["loss"] = float(-np.log(np.clip(table[np.arange(len(labels)), labels], _EPS, 1.0 - _EPS)).mean())
+    found["ece"] = ece(top == labels, np.minimum(table.max(axis=1), 1.0))
+    return found
+
+
+def _validated(y: ArrayLike, p: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    labels = np.asarray(y)
+    predictions = np.ascontiguousarray(p, dtype=np.float64)
+    if labels.ndim != 1 or labels.shape != predictions.shape:
+        raise ValueError(f"expected one prediction a label, found shapes {labels.shape} and {predictions.shape}")
+    if len(labels):
+        if labels.dtype.kind == "f" and not np.isin(labels, (0.0, 1.0)).all():
+            raise ValueError("expected labels 0 and 1, found other numbers")
+        if labels.dtype.kind != "b" and not (labels.min() >= 0 and labels.max() <= 1):
+            raise ValueError("expected labels 0 and 1, found other numbers")
+        # NaN passes on purpose: it compares false here and is answered with None later.
+        if predictions.min() < 0.0 or predictions.max() > 1.0:
+            raise ValueError("expected probabilities between 0 and 1, found others (logits need a sigmoid first)")
+    return labels, predictions
+
+
+def _sorted(
+    labels: NDArray[Any], predictions: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Labels and predictions in rising order of prediction; None without rows or with a NaN among the predictions."""
+    if not len(labels):
+        return None
+    # Probabilities are not negative, so the sign bit is free: shifting it out makes room for the label (and -0 is 0).
+    keys = (predictions.view(np.uint64) << _ONE) | labels.astype(np.uint64)
+    keys.sort()
+    ps = (keys >> _ONE).view(np.float64)
+    if np.isnan(ps[-1]):  # NaN has the largest exponent: it can only be last
+        return None
+    return (keys & _ONE).astype(np.float64), ps
+
+
+def _cumulative(ys: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many positives stand before each position; whole numbers, exact in float64."""
+    below = np.empty(len(ys) + 1)
+    below[0] = 0.0
+    np.cumsum(ys, out=below[1:])
+    return below
+
+
+def _steps(ps: NDArray[np.float64], below: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """False and true positives for every distinct threshold, from "nobody" to "everybody"."""
+    starts = np.concatenate(([0], np.flatnonzero(ps[1:] != ps[:-1]) + 1))[::-1]
+    tps = np.concatenate(([0.0], below[-1] - below[starts]))
+    fps = np.concatenate(([0.0], (len(ps) - starts))) - tps
+    return fps, tps
+
+
+def _at_threshold(ps: NDArray[np.float64], below: NDArray[np.float64], threshold: float) -> Metrics:
+    n, positives = len(ps), float(below[-1])
+    cut = int(np.searchsorted(ps, threshold, side="left"))
+    flagged, tp = n - cut, positives - float(below[cut])
+    negatives = n - positives
+    true_negatives = negatives - (flagged - tp)
+    return {
+        "accuracy": (tp + true_negatives) / n,
+        "precision": tp / flagged if flagged else 0.0,
+        "recall": tp / positives if positives else None,
+        "f1": 2.0 * tp / (flagged + positives) if positives else None,
+        "specificity": true_negatives / negatives if negatives else None,
+    }
+
+
+def _ranking(ps: NDArray[np.float64], below: NDArray[np.float64]) -> Metrics:
+    fps, tps = _steps(ps, below)
+    if not tps[-1] or not fps[-1]:
+        return {}
+    gained = np.diff(tps)
+    precision = tps[1:] / (tps[1:] + fps[1:])
+    # Whole numbers on both sides: specificity >= 0.9 must not hang on the rounding of a division.
+    allowed = int(np.searchsorted(fps * 10.0, fps[-1], side="right")) - 1
+    return {
+        "auc": _area(fps, tps),
+        "auprc": float(gained @ precision / tps[-1]),
+        "recall_at_90_specificity": float(tps[allowed] / tps[-1]),
+    }
+
+
+def _area(fps: NDArray[np.float64], tps: NDArray[np.float64]) -> float:
+    """Trapezoids over whole numbers: exact until the one division."""
+    return float(np.diff(fps) @ (tps[1:] + tps[:-1]) / (2.0 * fps[-1] * tps[-1]))
+
+
+def _log_loss(ys: NDArray[np.float64], ps: NDArray[np.float64]) -> float:
+    """Mean of -log(probability given to what happened)."""
+    given = np.where(ys > 0.5, ps, 1.0 - ps)
+    return float(-np.log(np.clip(given, _EPS, 1.0 - _EPS, out=given), out=given).mean())
+
+
+def _class_f1(labels: NDArray[np.int64], top: NDArray[np.intp], classes: int) -> tuple[float, float]:
+    hits = np.bincount(labels[labels == top], minlength=classes)
+    present = np.bincount(labels, minlength=classes)
+    either = present + np.bincount(top, minlength=classes)
+    seen = either > 0
+    f1 = 2.0 * hits[seen] / either[seen]
+    return float(f1 @ present[seen] / present.sum()), float(f1.mean())
+
+
+def _one_against_one(labels: NDArray[np.int64], table: NDArray[np.float64]) -> float | None:
+    present = np.unique(labels)
+    scores: list[float] = []
+    for i, a in enumerate(present):
+        for b in present[i + 1 :]:
+            rows = (labels == a) | (labels == b)
+            is_a = labels[rows] == a
+            first = light(is_a, np.minimum(table[rows, a], 1.0))["auc"]
+            second = light(~is_a, np.minimum(table[rows, b], 1.0))["auc"]
+            if first is not None and second is not None:
+                scores.append((first + second) / 2.0)
+    return float(np.mean(scores)) if scores else None

@@ -1,0 +1,114 @@
+"""One round on one screen: who takes part, the sites' step, the server's step, checkpoint, stop rule.
+
+Everything random here is public (who takes part, the starting weights) and derived from the study's seed, so a run
+that is resumed repeats itself exactly; what must stay secret is drawn inside the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import BudgetExhausted
+from suture.methods.base import Answer, Method, State
+from suture.protection.envelope import seal, unseal
+from suture.site.hospital import Member
+
+
+class Engine(Protocol):
+    """Where the sites' steps run."""
+
+    def ask(
+        self, members: Mapping[str, Member], method: Any, messages: Mapping[str, bytes], round_: int
+    ) -> dict[str, bytes]:
+        """One step at every site that has a message; `BudgetExhausted` if one cannot pay."""
+
+
+@dataclass
+class Training:
+    """What a training holds between rounds: exactly this is checkpointed."""
+
+    state: State
+    round: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    stopped: str | None = None
+
+
+def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
+    """The sites of one round: a public draw, at least one site, in the study's order.
+
+    >>> participants(["a", "b", "c", "d"], 1, 0.5, 42)
+    ['c', 'd']
+    >>> participants(["a", "b"], 1, 1.0, 42)
+    ['a', 'b']
+    """
+    if fraction >= 1:
+        return list(sites)
+    count = max(1, round(fraction * len(sites)))
+    rng = np.random.default_rng([seed, 7, round_])
+    chosen = set(rng.choice(len(sites), count, replace=False).tolist())
+    return [site for i, site in enumerate(sites) if i in chosen]
+
+
+def rounds_of(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
+    """How often each site takes part: known before training, so the noise can be planned for it."""
+    counts = dict.fromkeys(sites, 0)
+    for round_ in range(1, rounds + 1):
+        for site in participants(sites, round_, fraction, seed):
+            counts[site] += 1
+    return counts
+
+
+def start(method: Method, sites: Sequence[str], seed: int) -> Training:
+    """Before the first round: public starting weights, the same for every method with the same seed."""
+    return Training(method.init(sites, np.random.default_rng([seed, 1])))
+
+
+def train(
+    method: Method,
+    members: Mapping[str, Member],
+    engine: Engine,
+    training: Training,
+    *,
+    rounds: int,
+    fraction: float,
+    seed: int,
+    after_round: Callable[[Training], None],
+) -> Training:
+    """Rounds until the last, or until the first that some site cannot pay for. Returns the last paid-for model."""
+    sites = list(members)
+    while training.round < rounds and training.stopped is None:
+        round_ = training.round + 1
+        chosen = participants(sites, round_, fraction, seed)
+        messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
+        try:
+            sealed = engine.ask(members, method, messages, round_)
+        except BudgetExhausted as error:
+            training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
+            break
+        answers = [Answer(site, members[site].hospital.patients, unseal(sealed[site])) for site in chosen]
+        training.state = method.server_step(training.state, answers)
+        training.round = round_
+        training.bytes_down += sum(map(len, messages.values()))
+        training.bytes_up += sum(map(len, sealed.values()))
+        after_round(training)
+    return training
+
+
+def global_and_sites(
+    scores: Mapping[str, tuple[NDArray[np.int32], NDArray[np.float32]]],
+    measure: Callable[[NDArray[Any], NDArray[Any]], Mapping[str, float | None]],
+) -> tuple[dict[str, float | None], dict[str, dict[str, float | None]]]:
+    """A metric function over all test patients together, and over each site's."""
+    filled = {site: pair for site, pair in scores.items() if len(pair[0])}
+    if not filled:
+        return {}, {}
+    y = np.concatenate([pair[0] for pair in filled.values()])
+    p = np.concatenate([pair[1] for pair in filled.values()])
+    return dict(measure(y, p)), {site: dict(measure(*pair)) for site, pair in filled.items()}

@@ -1,0 +1,110 @@
+"""What a method is: pure functions over explicit state. Each method is one paper in one file beside this one.
+
+State, messages and answers are named arrays, so that a checkpoint, an envelope and a test can hold them as they are.
+A method never sees a ledger, a file or a socket: the site charges `site_event` before it calls `site_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.models.dense import Dense
+from suture.privacy.unit import Patients
+from suture.training import local as training
+from suture.training.local import Local
+
+Arrays = Mapping[str, NDArray[Any]]
+State = dict[str, NDArray[Any]]
+Weights = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one site sent back in a round. ``patients`` is its public number of training patients."""
+
+    site: str
+    patients: int
+    payload: Arrays
+
+
+class Method(Protocol):
+    """The interface every method implements (conformance suite: tests/contracts/test_methods.py)."""
+
+    @property
+    def name(self) -> str:
+        """As written in a study file."""
+
+    @property
+    def label(self) -> str:
+        """As written in a table or figure."""
+
+    @property
+    def needs(self) -> Literal["sum", "each"]:
+        """Whether the server needs each answer, or only their weighted sum (then a secure sum serves)."""
+
+    @property
+    def pooled(self) -> bool:
+        """True only for the reference that moves all rows to one place."""
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        """The server's state before the first round."""
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        """What a site is sent."""
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """What one `site_step` costs, known before rows are touched."""
+
+    def site_step(
+        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, State]:
+        """Train at the site: what leaves, and the site's new own state (which stays)."""
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """The server's new state."""
+
+    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+        """Risk for encoded rows, as this site would compute it."""
+
+
+def private_local(local: Local, noise: float | None) -> Local:
+    """The site's own noise multiplier put into the training settings; None trains without DP."""
+    if noise is None:
+        return replace(local, clip=None, noise_multiplier=None)
+    return replace(local, noise_multiplier=noise)
+
+
+def local_event(local: Local, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+    """The event of one round of local training."""
+    return training.event(private_local(local, noise), patients)
+
+
+def local_delta(
+    network: Dense, local: Local, data: Patients, start: NDArray[Any], noise: float | None, key: bytes
+) -> Weights:
+    """Train from ``start`` and return ``start - trained``: the pseudo-gradient (paper 001, Algorithm 2, line 11)."""
+    begin = np.ascontiguousarray(start, dtype=np.float32)
+    trained = training.train(network, begin, data, private_local(local, noise), key)
+    delta: Weights = begin - trained
+    return delta
+
+
+def mean_delta(answers: Sequence[Answer], weighting: Literal["size", "uniform"]) -> NDArray[np.float64]:
+    """Average pseudo-gradient, weighted by training patients or uniformly, summed in float64 in the order given."""
+    total, weight = np.zeros(answers[0].payload["delta"].shape), 0.0
+    for answer in answers:
+        share = float(answer.patients) if weighting == "size" else 1.0
+        total += share * answer.payload["delta"].astype(np.float64)
+        weight += share
+    return total / weight
+
+
+def start_weights(network: Dense, rng: np.random.Generator) -> State:
+    """The public starting point: the same for every method with the same seed."""
+    return {"params": network.init(rng)}

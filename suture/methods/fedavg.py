@@ -1,0 +1,66 @@
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017, arXiv:1602.05629, Algorithm 1.
+
+| here | paper |
+|---|---|
+| `local.epochs`, `local.batch`, `local.rate` | E, B, eta |
+| `Answer.patients` | n_k |
+| `params` | w_t |
+
+Under DP the local steps are DP-SGD at the site (paper 001, Algorithm 2); the average is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
+from suture.models.dense import Dense
+from suture.privacy.unit import Patients
+from suture.training.local import Local
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Average of locally trained models, weighted by the number of patients."""
+
+    network: Dense
+    local: Local
+    weighting: Literal["size", "uniform"] = "size"
+    name: str = "fedavg"
+    label: str = "FedAvg"
+    needs: Literal["sum", "each"] = "sum"
+    pooled: bool = False
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        """One model."""
+        return start_weights(self.network, rng)
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        """The global model."""
+        return {"params": state["params"]}
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD."""
+        return local_event(self.local, patients, noise)
+
+    def site_step(
+        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, State]:
+        """Local training from the global model."""
+        return {"delta": local_delta(self.network, self.local, data, message["params"], noise, key)}, own
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """w <- w - mean(w - w_k), which is the mean of the w_k."""
+        step = mean_delta(answers, self.weighting)
+        return {"params": (state["params"] - step).astype(np.float32)}
+
+    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+        """The global model's risk."""
+        return self.network.predict(state["params"], x)

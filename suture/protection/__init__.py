@@ -1,0 +1,1 @@
+"""What a payload becomes on the wire."""

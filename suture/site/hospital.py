@@ -1,0 +1,147 @@
+"""The hospital: rows on one side, releases on the other, the ledger in between.
+
+`Hospital` holds a site's rows, its secret and its ledger. `Member` is its part in one training: the noise it adds, the
+state it keeps, the account its ledger charges. A method object arrives as an argument; nothing here knows which one.
+
+Order of every step, which is what makes the promise hold: (1) the event is known before rows are touched; (2) the
+ledger is charged and durable, or `BudgetExhausted`; (3) only then is anything computed; (4) what leaves is a `Release`
+that carries the event. See docs/design.md, "One release, one fingerprint, one charge".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture import __version__
+from suture.errors import BudgetExhausted, RunError, SutureError
+from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.mechanisms import derive
+from suture.privacy.release import Release
+from suture.privacy.unit import Patients
+from suture.protection.envelope import seal, unseal
+from suture.site.cohort import SiteData
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class SiteMethod(Protocol):
+    """The part of a method that a site runs."""
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """What a step costs."""
+
+    def site_step(
+        self, data: Patients, own: dict[str, NDArray[Any]], message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, dict[str, NDArray[Any]]]:
+        """What leaves, and the site's own state."""
+
+    def predict(
+        self, state: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        """Risk for encoded rows."""
+
+
+@dataclass
+class Hospital:
+    """One site: its rows, its secret, and the ledger (for pooled training: the ledgers) that must pay."""
+
+    name: str
+    data: SiteData
+    ledgers: tuple[Ledger, ...]
+    secret: bytes
+    region: str = ""
+
+    @property
+    def patients(self) -> int:
+        """The number of training patients, which the study takes as public."""
+        return self.data.train.patients
+
+    @cached_property
+    def _content(self) -> bytes:
+        return self.data.train.fingerprint()
+
+    def join(self, account: str, budget: Budget, noise: float | None, seed: int) -> Member:
+        """Open the account in the ledger, with its promise, and take part in one training."""
+        for ledger in self.ledgers:
+            ledger.open_study(account, budget)
+        return Member(self, account, noise, seed)
+
+
+@dataclass
+class Member:
+    """A hospital's part in one training."""
+
+    hospital: Hospital
+    account: str
+    noise: float | None
+    seed: int
+    own: dict[str, NDArray[Any]] = field(default_factory=dict)
+    new_charges: int = 0
+
+    def _fingerprint(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
+        """Everything that determines the release; the software's versions too, because rounding is part of it."""
+        software = f"{__version__} {np.__version__} {platform.machine()}"
+        own = hashlib.blake2b(seal(self.own)).digest()
+        text = f"{method!r} noise={self.noise!r} round={round_} seed={self.seed} {software}"
+        content = self.hospital._content
+        return derive(self.hospital.secret, "release", text, hashlib.blake2b(message).digest(), own, content)
+
+    def can_pay(self, method: SiteMethod, message: bytes, round_: int) -> bool:
+        """Whether the ledger would accept the next step's charge."""
+        event = method.site_event(self.hospital.patients, self.noise)
+        mark = self._fingerprint(method, message, round_)
+        return all(ledger.can_pay(self.account, event, mark) for ledger in self.hospital.ledgers)
+
+    def step(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
+        """Pay, train, and seal what leaves."""
+        site = self.hospital
+        event = method.site_event(site.patients, self.noise)
+        mark = self._fingerprint(method, message, round_)
+        receipts = [ledger.charge(self.account, round_, event, mark) for ledger in site.ledgers]
+        self.new_charges += sum(not receipt.repeated for receipt in receipts)
+        key = derive(site.secret, "randomness", mark)
+        try:
+            payload, self.own = method.site_step(site.data.train, self.own, unseal(message), self.noise, key)
+        except SutureError:
+            raise
+        except Exception as error:
+            raise RunError(
+                f"site {site.name!r}, round {round_}, local training ({method.name}): {type(error).__name__}: {error}"
+            ) from error
+        if not all(np.all(np.isfinite(array)) for array in payload.values()):
+            raise RunError(
+                f"site {site.name!r}, round {round_}: training diverged (the update is not finite); lower method.rate"
+            )
+        release = Release(payload, event, receipts[0])
+        return seal(release.payload)
+
+    def spent(self) -> float:
+        """Epsilon proven for this account so far, by the ledger's own accountant."""
+        return max(ledger.spent(self.account) for ledger in self.hospital.ledgers)
+
+    def scores(
+        self, method: SiteMethod, state: dict[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Labels and risks of the site's test patients. Simulation only: exact, uncharged, stated as not covered."""
+        test = self.hospital.data.test
+        if test is None:
+            return np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return test.y, method.predict(state, self.own, test.x, self.hospital.name)
+
+
+def refusal(site: str, round_: int) -> BudgetExhausted:
+    """The error for a round that a site cannot pay for."""
+    return BudgetExhausted(f"budget spent at {site!r}: round {round_} would cost more than the study promised")

@@ -1,0 +1,285 @@
+"""The study: question, sites, method, promise and evaluation, as frozen, validated objects. TOML in, TOML out.
+
+A `Study` is what is promised. How it runs (threads, engine, output folder) is the `Runtime`'s business and can never
+change a privacy figure or a number in the result.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from suture.errors import StudyError
+from suture.site.records import SourceSpec
+from suture.site.schema import Schema
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^/\\\x00-\x1f]+$")]
+
+
+class Site(BaseModel):
+    """One hospital: its name, region and where its rows are (read at the site only)."""
+
+    model_config = _FROZEN
+
+    name: Name
+    data: SourceSpec
+    region: str = ""
+    test: SourceSpec | None = None
+    """A separate test table; without it ``evaluation.holdout`` decides."""
+    home: str | None = None
+    """Folder of the site's ledger and secret; by default ``.suture/<name>`` beside the study file."""
+
+
+class CohortSpec(BaseModel):
+    """A built-in federation by name, with its options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    def options(self) -> dict[str, Any]:
+        """The options given beside the name."""
+        return dict(self.model_extra or {})
+
+
+class ModelSpec(BaseModel):
+    """A dense network; ``hidden = []`` is logistic regression."""
+
+    model_config = _FROZEN
+
+    hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
+    activation: Literal["relu", "tanh"] = "relu"
+
+
+class MethodSpec(BaseModel):
+    """How the hospitals learn together. Settings that a method does not use are ignored by it; see docs/methods.md."""
+
+    model_config = _FROZEN
+
+    name: str = "fedadam"
+    rounds: int = Field(100, ge=1)
+    local_epochs: int = Field(5, ge=1)
+    batch: int = Field(32, ge=1)
+    rate: float = Field(0.01, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    participation: float = Field(1.0, gt=0, le=1)
+    weighting: Literal["size", "uniform"] | None = None
+    server_rate: float = Field(0.1, gt=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    tau: float = Field(1e-3, gt=0)
+    proximal: float = Field(0.1, ge=0)
+    clusters: int = Field(2, ge=1)
+    warmup: int = Field(5, ge=1)
+
+
+class PrivacySpec(BaseModel):
+    """The promise, stated before any row is read. No ``[privacy]`` table means no differential privacy."""
+
+    model_config = _FROZEN
+
+    unit: Literal["patient"]
+    epsilon: float | None = Field(None, gt=0)
+    noise_multiplier: float | None = Field(None, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+    accountant: Literal["pld", "rdp"] = "pld"
+    clip: float = Field(1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_figure_at_least(self) -> PrivacySpec:
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError("give epsilon (noise is then calibrated per hospital), noise_multiplier, or both")
+        return self
+
+
+class EvaluationSpec(BaseModel):
+    """How results are measured."""
+
+    model_config = _FROZEN
+
+    holdout: float = Field(0.2, ge=0, lt=1)
+    seeds: int = Field(1, ge=1)
+    threshold: float = Field(0.5, gt=0, lt=1)
+    compare: tuple[str, ...] = ()
+    """Other methods to run beside ``method.name``, with the same settings."""
+    metric: str = "auc"
+    describe: bool | None = None
+    """Whether the report shows exact histograms of the rows. Default: only for generated patients, or without DP."""
+
+
+class Study(BaseModel):
+    """Everything that is promised about one study.
+
+    >>> study = Study(name="demo", outcome="high_risk", cohort="cardio", method={"name": "fedavg", "rounds": 3})
+    >>> study.method.rounds, study.private
+    (3, False)
+    """
+
+    model_config = _FROZEN
+
+    name: Name
+    outcome: str
+    seed: int = Field(42, ge=0)
+    cohort: CohortSpec | None = None
+    sites: tuple[Site, ...] = ()
+    table: Schema | None = Field(None, alias="schema")
+    model: ModelSpec = ModelSpec()
+    method: MethodSpec = MethodSpec()
+    privacy: PrivacySpec | None = None
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise StudyError(_explain(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_cohort(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and isinstance(fields.get("cohort"), str):
+            fields = {**fields, "cohort": {"name": fields["cohort"]}}
+        return fields
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        if (self.cohort is None) == (not self.sites):
+            raise ValueError("give either cohort = \"cardio\" under [study], or [[site]] tables, and not both")
+        if self.sites:
+            if self.table is None:
+                raise ValueError("[[site]] tables need a [schema] that declares the patient column and the features")
+            if not self.table.features:
+                raise ValueError("[schema.features] declares no feature")
+            if self.outcome in self.table.features:
+                raise ValueError(f"the outcome {self.outcome!r} is also listed as a feature")
+            if self.privacy and not self.table.patient:
+                raise ValueError('privacy.unit = "patient" needs schema.patient = "<column that identifies the patient>"')
+            names = [site.name.casefold() for site in self.sites]
+            twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
+            if twice:
+                raise ValueError(f"site names must differ (upper and lower case count as equal), found twice: {twice}")
+        weights = self.method.class_weights
+        if weights is not None and len(weights) != 2:
+            raise ValueError(f"method.class_weights needs one weight a class (2), found {len(weights)}")
+        return self
+
+    @property
+    def private(self) -> bool:
+        """Whether the study promises differential privacy."""
+        return self.privacy is not None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The study's method, then the ones it is compared with, each once."""
+        return tuple(dict.fromkeys((self.method.name, *self.evaluation.compare)))
+
+    def replace(self, **changes: Any) -> Study:
+        """A copy with some settings changed; tables may be given in part.
+
+        >>> study = Study(name="demo", outcome="high_risk", cohort="cardio")
+        >>> study.replace(method={"name": "fedavg"}).method.name
+        'fedavg'
+        """
+        fields = self.to_dict()
+        for key, value in changes.items():
+            given = value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
+            old = fields.get(key)
+            fields[key] = {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
+        return Study(**{key: value for key, value in fields.items() if value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, defaults included."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Study:
+        """Read a study file; paths inside are relative to it (see `Study.base`)."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise StudyError(f"study file {path} does not exist; `suture init` writes an example") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StudyError(f"study file {path} cannot be read: {error}") from None
+        try:
+            return cls.from_text(text)
+        except StudyError as error:
+            raise StudyError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_text(cls, text: str) -> Study:
+        """Read a study from TOML text."""
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise StudyError(f"not valid TOML: {error}") from None
+        known = {"study", "site", "schema", "model", "method", "privacy", "evaluation"}
+        strange = sorted(set(tables) - known)
+        if strange:
+            raise StudyError(f"unknown table {strange[0]!r}; expected {', '.join(sorted(known))}")
+        if not isinstance(tables.get("study"), dict):
+            raise StudyError('a [study] table is needed, with name = "..." and outcome = "..."')
+        head = tables.pop("study")
+        inside = sorted(set(head) - {"name", "outcome", "seed", "cohort"})
+        if inside:
+            raise StudyError(f"[study] has an unknown key {inside[0]!r}; expected name, outcome, seed, cohort")
+        if "site" in tables:
+            tables["sites"] = tables.pop("site")
+        return cls(**head, **tables)
+
+    def to_toml(self) -> str:
+        """The study as a file that `from_toml` reads back to an equal study."""
+        fields = self.to_dict()
+        sites = fields.pop("sites", [])
+        head = {key: fields.pop(key) for key in ("name", "outcome", "seed", "cohort") if key in fields}
+        schema = fields.pop("schema", None)
+        lines = _table("study", head)
+        for site in sites:
+            lines += _table("site", site, "[[{}]]")
+        if schema:
+            features = schema.pop("features", {})
+            lines += _table("schema", schema)
+            lines += _table("schema.features", features)
+        for key in ("model", "method", "privacy", "evaluation"):
+            if key in fields:
+                lines += _table(key, fields[key])
+        return "\n".join(lines).strip() + "\n"
+
+
+def _table(name: str, values: dict[str, Any], heading: str = "[{}]") -> list[str]:
+    return [heading.format(name), *(f"{_key(key)} = {_toml(value)}" for key, value in values.items()), ""]
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value)
+    return repr(value)
+
+
+def _explain(error: ValidationError) -> str:
+    """Pydantic's findings as one line each: where, what was expected, what was found."""
+    lines = []
+    for problem in error.errors():
+        place = ".".join(str(part) for part in problem["loc"])
+        text = problem["msg"].removeprefix("Value error, ")
+        found = problem.get("input")
+        shown = f", found {found!r}" if isinstance(found, str | int | float | bool) and place else ""
+        hint = "; it is not a setting here" if problem["type"] == "extra_forbidden" else ""
+        lines.append(f"{place}: {text}{shown}{hint}" if place else text)
+    return "; ".join(lines)

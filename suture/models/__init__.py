@@ -1,0 +1,1 @@
+"""Model shapes: a flat parameter vector and what it predicts."""

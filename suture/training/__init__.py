@@ -1,0 +1,1 @@
+"""Local optimisation, with and without differential privacy."""

@@ -1,0 +1,219 @@
+"""What a site's table must look like, declared in public before any row is read.
+
+The width, the names and the scaling of the encoded features follow from the schema alone. Nothing is fitted on rows:
+a mean or a maximum computed from patients would be a release that somebody has to pay for, and every site would get its
+own. Numbers are scaled by their declared bounds, categories and flags by their declared values.
+
+| kind     | encoded as                                                         | missing (neutral fill)     |
+|----------|--------------------------------------------------------------------|----------------------------|
+| number   | one column, ``2 (x - low) / (high - low) - 1`` clipped to [-1, 1]  | 0, the middle of the bounds |
+| flag     | one column, 0 or 1                                                 | 0.5                        |
+| category | one column a declared value, 0 or 1                                | 0 in every column          |
+
+A feature with ``missing = "indicator"`` has one more column, 1 where the value is missing, right after its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from suture.errors import StudyError
+
+Missing = Literal["fill", "indicator", "refuse"]
+"""What happens to a missing value: filled, filled and marked in a column of its own, or refused with an error."""
+
+EXAMPLES = {
+    "number": 'age = { kind = "number", low = 18, high = 100, unit = "years" }',
+    "category": 'sex = { kind = "category", values = ["F", "M"] }',
+    "flag": 'smoker = { kind = "flag" }',
+}
+"""One correct line of each kind, shown by the errors."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Number(_Frozen):
+    """A number with declared bounds; values outside are clipped to them, and counted.
+
+    >>> Number(low=18, high=100, unit="years").high
+    100.0
+    """
+
+    kind: Literal["number"] = "number"
+    low: float
+    high: float
+    unit: str = ""
+    label: str = ""
+    missing: Missing | None = None
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Number:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(
+                f"bounds must be finite and low < high, found low = {self.low:g}, high = {self.high:g}; "
+                f"for example: {EXAMPLES['number']}"
+            )
+        return self
+
+
+class Category(_Frozen):
+    """One of a few declared values, matched exactly (case counts, spaces around do not).
+
+    >>> Category(values=("F", "M")).values
+    ('F', 'M')
+    """
+
+    kind: Literal["category"] = "category"
+    values: tuple[str, ...]
+    label: str = ""
+    missing: Missing | None = None
+
+    @model_validator(mode="after")
+    def _values(self) -> Category:
+        trimmed = [value.strip() for value in self.values]
+        if len(trimmed) < 2 or len(set(trimmed)) < len(trimmed) or "" in trimmed:
+            raise ValueError(
+                f"values must be two or more different, non-empty texts, found {list(self.values)}; "
+                f"for example: {EXAMPLES['category']}"
+            )
+        if trimmed != list(self.values):
+            raise ValueError(f"values must not begin or end with spaces; write {trimmed}")
+        return self
+
+
+class Flag(_Frozen):
+    """Yes or no: 0/1, true/false, yes/no, y/n or t/f, in any case.
+
+    >>> Flag(label="smokes now").kind
+    'flag'
+    """
+
+    kind: Literal["flag"] = "flag"
+    label: str = ""
+    missing: Missing | None = None
+
+
+Feature = Annotated[Number | Category | Flag, Field(discriminator="kind")]
+
+
+class Schema(_Frozen):
+    """The public description of every site's table: patient column, group columns, features in order.
+
+    ``missing`` is the rule for features that do not state their own.
+
+    >>> schema = Schema(patient="id", features={"age": Number(low=18, high=98), "sex": Category(values=("F", "M"))})
+    >>> feature_names(schema)
+    ('age', 'sex = F', 'sex = M')
+    """
+
+    patient: str | None = None
+    groups: tuple[str, ...] = ()
+    missing: Missing = "fill"
+    features: dict[str, Feature]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Schema:
+        if not self.features:
+            raise ValueError(f"at least one feature is needed; for example: {EXAMPLES['number']}")
+        blank = [name for name in (*self.features, *self.groups, self.patient or "id") if name.strip() in ("", "*")]
+        if blank:
+            raise ValueError(f"a column needs a name, found {blank[0]!r}")
+        if self.patient in self.features or self.patient in self.groups:
+            raise ValueError(
+                f"the patient column {self.patient!r} cannot be a feature or a group: it names one person; "
+                "remove it from [schema.features] and groups"
+            )
+        if len(set(self.groups)) < len(self.groups):
+            raise ValueError(f"groups must differ, found {list(self.groups)}")
+        names = feature_names(self)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two features give the same encoded column {twice[0]!r}; rename one of them")
+        return self
+
+    def missing_rule(self, feature: str) -> Missing:
+        """What happens to a missing value of this feature.
+
+        >>> schema = Schema(missing="refuse", features={"smoker": Flag(missing="fill"), "diabetic": Flag()})
+        >>> schema.missing_rule("smoker"), schema.missing_rule("diabetic")
+        ('fill', 'refuse')
+        """
+        return self.features[feature].missing or self.missing
+
+    @property
+    def width(self) -> int:
+        """How many encoded columns: the number of inputs of every model of the study.
+
+        >>> Schema(features={"sex": Category(values=("F", "M"), missing="indicator")}).width
+        3
+        """
+        return len(feature_names(self))
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], *, where: str = "schema") -> Schema:
+        """Build a schema from plain data (a TOML table), or raise a StudyError that names the field.
+
+        >>> Schema.parse({"features": {"smoker": {"kind": "flag"}}}).width
+        1
+        >>> Schema.parse({"features": {"age": {"kind": "date"}}})
+        Traceback (most recent call last):
+        suture.errors.StudyError: schema.features.age: kind must be "number", "category" or "flag"; \
+for example: age = { kind = "number", low = 18, high = 100, unit = "years" }
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise StudyError(explain(error, where)) from None
+
+
+def feature_names(schema: Schema) -> tuple[str, ...]:
+    """The names of the encoded columns, in order.
+
+    >>> age, smoker = Number(low=18, high=98), Flag(missing="fill")
+    >>> feature_names(Schema(missing="indicator", features={"age": age, "smoker": smoker}))
+    ('age', 'age (missing)', 'smoker')
+    """
+    names: list[str] = []
+    for name, feature in schema.features.items():
+        names += [f"{name} = {value}" for value in feature.values] if isinstance(feature, Category) else [name]
+        if schema.missing_rule(name) == "indicator":
+            names.append(f"{name} (missing)")
+    return tuple(names)
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """A pydantic error in the words of a study file: one line a problem, the field's path first, the fix last.
+
+    Works for any model that holds a schema (pass ``where=""`` for a whole study).
+
+    >>> try:
+    ...     Schema.model_validate({"features": {"sex": {"kind": "category"}}})
+    ... except ValidationError as error:
+    ...     print(explain(error, "schema"))
+    schema.features.sex.values: Field required; for example: sex = { kind = "category", values = ["F", "M"] }
+    """
+    lines = []
+    for problem in error.errors():
+        location = [str(part) for part in problem["loc"]]
+        kind = None
+        if "features" in location:
+            # after features.<name>, pydantic names the branch of the union it tried; a study file has no such level
+            branch = location.index("features") + 2
+            if location[branch : branch + 1] and location[branch] in EXAMPLES:
+                kind = location.pop(branch)
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"].startswith("union_tag"):
+            message = 'kind must be "number", "category" or "flag"'
+            kind = "number"
+        if problem["type"] == "extra_forbidden":
+            message = "this setting is not known"
+        if "for example" not in message and kind is not None:
+            message += f"; for example: {EXAMPLES[kind]}"
+        lines.append(f"{'.'.join(part for part in [where, *location] if part)}: {message}")
+    return "\n".join(lines)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
+from suture.models.forward import compute_logits
 
 Floats = NDArray[np.float32]
 
@@ -77,13 +78,10 @@ class Dense:
 
     def logits(self, params: Floats, x: Floats) -> Floats:
         """The last layer's outputs, rows x outputs."""
-        layers = self.layers(params)
-        a = np.asarray(x, np.float32)
-        for w, b in layers[:-1]:
-            z = a @ w + b
-            a = np.maximum(z, np.float32(0)) if self.activation == "relu" else np.tanh(z)
-        w, b = layers[-1]
-        return np.asarray(a @ w + b, np.float32)
+        self._check(params)
+        if x.ndim != 2 or x.shape[1] != self.sizes[0]:
+            raise StudyError(f"a {self.sizes} network takes {self.sizes[0]} features, found shape {x.shape}")
+        return compute_logits(self.sizes, self.activation == "relu", params, x)
 
     def predict(self, params: Floats, x: Floats) -> Floats:
         """Probabilities: of outcome 1, one a row, for one logit; of each class, rows x classes, otherwise.

@@ -17,7 +17,7 @@ public, never by the number drawn, which is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import dp_accounting
@@ -26,10 +26,19 @@ from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.models.dense import Dense
-from suture.privacy.mechanisms import derive, generator
+from suture.models.forward import BLOCK, O, W, pack, unpack, workspace
+from suture.models.lanes import WIDTH, padded
+from suture.privacy.mechanisms import Keystream, derive, generator
 from suture.privacy.unit import Patients
+from suture.training.dpsgd import run, transpose
+from suture.training.noise import words_for
+from suture.training.sampling import poisson_batches
 
 Floats = NDArray[np.float32]
+
+# Random bits are drawn for as many steps at once as fit a core's cache.
+_CHUNK_BYTES = 1 << 18
+_NO_WORDS = np.empty((0, 0), np.uint32)
 
 
 @dataclass(frozen=True)
@@ -111,26 +120,26 @@ def event(local: Local, patients: int) -> dp_accounting.DpEvent:
 def train(network: Dense, params: Floats, data: Patients, local: Local, key: bytes) -> Floats:
     """Parameters after local training; the randomness is a function of ``key`` alone and the input is left as it is.
 
+    Who is sampled is as secret as the noise (amplification by sampling counts on it), so both come from ``key``.
+
     >>> rows = Patients(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]), np.arange(5))
     >>> from suture.privacy.mechanisms import seeded_key
     >>> new = train(Dense((4, 1)), np.zeros(5, np.float32), rows, Local(clip=1.0, noise_multiplier=1.0), seeded_key(1))
     >>> new.shape, new.dtype
     ((5,), dtype('float32'))
     """
-    count = steps(data.patients, local)
-    rng = generator(derive(key, "sampling"))
-    if local.clip is not None:
-        q = sampling_rate(data.patients, local.batch)
-        batches = [np.flatnonzero(rng.random(data.patients) < q) for _ in range(count)]
-    else:
-        batches = []
-        for _ in range(local.epochs):
-            order = rng.permutation(data.patients)
-            batches += [order[i : i + local.batch] for i in range(0, data.patients, local.batch)]
-    noise = None
-    if local.private:
-        noise = generator(derive(key, "noise")).standard_normal((count, network.n_params), np.float32)
-    return train_on_batches(network, params, data, local, batches, noise)
+    fused = _Fused(network, params, data, local)
+    width = words_for(network.n_params) if local.private else 0
+    chunk = max(1, _CHUNK_BYTES // (4 * width)) if width else 64
+    stream = Keystream(derive(key, "noise"))
+    words = np.empty((chunk, width), np.uint32)
+    for picks, ends in _batches(data.patients, local, derive(key, "sampling"), chunk):
+        if width:
+            stream.fill(words[: len(ends)])
+            fused.run(picks, ends, words[: len(ends)], fused.scratch)
+        else:
+            fused.run(picks, ends, _NO_WORDS, fused.scratch)
+    return fused.params()
 
 
 def train_on_batches(
@@ -145,57 +154,94 @@ def train_on_batches(
 
     The noise is multiplied by ``noise_multiplier * clip`` here. This function draws nothing, so it protects nobody by
     itself: it exists for tests and for comparison with other implementations. Use `train`.
+
+    >>> rows = Patients(np.ones((1, 1), np.float32), np.array([1]), np.arange(2))
+    >>> train_on_batches(Dense((1, 1)), np.zeros(2, np.float32), rows, Local(rate=1.0), [np.array([0])]).tolist()
+    [0.5, 0.5]
     """
-    weights = params.astype(np.float32).copy()
-    velocity = np.zeros_like(weights)
-    size = min(local.batch, data.patients)
-    for step, batch in enumerate(batches):
-        total = np.zeros_like(weights)
-        n_rows = 0
-        for patient in batch:
-            rows = slice(data.starts[patient], data.starts[patient + 1])
-            g = _gradient(network, weights, data.x[rows], data.y[rows], local.class_weights)
-            n_rows += rows.stop - rows.start
-            norm = float(np.sqrt(np.sum(g.astype(np.float64) ** 2)))
-            if not math.isfinite(norm):
-                continue
-            total += g * np.float32(min(1.0, local.clip / max(norm, 1e-30))) if local.clip is not None else g
-        if local.clip is not None:
-            if noise is not None and local.noise_multiplier:
-                total += np.float32(local.noise_multiplier * local.clip) * noise[step]
-            total /= np.float32(size)
-        else:
-            total /= np.float32(max(n_rows, 1))
-        total += np.float32(local.proximal) * (weights - params)
-        velocity = np.float32(local.momentum) * velocity + total
-        weights = weights - np.float32(local.rate) * velocity
-    return weights
+    fused = _Fused(network, params, data, local)
+    ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
+    picks = np.concatenate([np.zeros(0, np.int64), *batches]).astype(np.int64)
+    if len(picks) and not (picks.min() >= 0 and picks.max() < data.patients):
+        raise DataError(f"expected patient indices within 0..{data.patients - 1}, found some outside")
+    rows = fused.scratch
+    if noise is not None:
+        if noise.shape != (len(batches), network.n_params):
+            raise StudyError(f"expected noise of shape {(len(batches), network.n_params)}, found {noise.shape}")
+        rows = np.zeros((len(batches), fused.scratch.shape[1]), np.float32)
+        rows[:, : network.n_params] = noise
+    fused.run(picks, ends, _NO_WORDS, rows)
+    return fused.params()
 
 
-def _gradient(
-    network: Dense, params: Floats, x: Floats, y: NDArray[np.int32], class_weights: tuple[float, ...] | None
-) -> Floats:
-    """Sum of the rows' gradients."""
-    layers = network.layers(params)
-    acts = [x]
-    for i, (w, b) in enumerate(layers):
-        z = acts[-1] @ w + b
-        if i < len(layers) - 1:
-            z = np.maximum(z, np.float32(0)) if network.activation == "relu" else np.tanh(z)
-        acts.append(z)
-    z = acts[-1]
-    if network.sizes[-1] == 1:
-        d = (0.5 * (1 + np.tanh(z / 2)) - y[:, None]).astype(np.float32)
-    else:
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        d = e / e.sum(axis=1, keepdims=True)
-        d[np.arange(len(d)), y] -= 1
-    if class_weights is not None:
-        d = d * np.asarray(class_weights, np.float32)[y][:, None]
-    parts: list[Floats] = []
-    for i in reversed(range(len(layers))):
-        parts = [(acts[i].T @ d).ravel(), d.sum(axis=0), *parts]
-        if i:
-            d = d @ layers[i][0].T
-            d = d * (acts[i] > 0) if network.activation == "relu" else d * (1 - acts[i] ** 2)
-    return np.concatenate(parts)
+class _Fused:
+    """A workspace loaded with parameters, and the arguments that stay the same from step to step."""
+
+    def __init__(self, network: Dense, params: Floats, data: Patients, local: Local) -> None:
+        _check(network, params, data, local)
+        self.network = network
+        self.memory, self.table = workspace(network.sizes, training=True)
+        flat = np.ascontiguousarray(params, np.float32)
+        unpack(self.memory, self.table, W, flat)
+        unpack(self.memory, self.table, O, flat)
+        transpose(self.memory, self.table)
+        # One lane more than the parameters, since the last row of a layer is read in whole lanes.
+        self.scratch = np.zeros((1, padded(network.n_params, 32) + WIDTH), np.float32)
+        weights = local.class_weights or (1.0,) * network.classes
+        clip = math.inf if local.clip is None else local.clip
+        self.data = (data.x, data.y, data.starts)
+        self.settings = (
+            0.0 if local.clip is None else float(min(local.batch, data.patients)),
+            float(clip),
+            float(local.noise_multiplier * clip) if local.noise_multiplier else 0.0,
+            float(local.proximal),
+            float(local.momentum),
+            float(local.rate),
+            np.asarray(weights, np.float32),
+            network.activation == "relu",
+            np.empty(BLOCK, np.int64),
+            np.empty(BLOCK, np.int64),
+            np.empty(BLOCK, np.int64),
+        )
+
+    def run(self, picks: NDArray[np.int64], ends: NDArray[np.int64], words: NDArray[np.uint32], noise: Floats) -> None:
+        """Take the steps of ``ends``."""
+        run(self.memory, self.table, *self.data, picks, ends, words, noise, *self.settings)
+
+    def params(self) -> Floats:
+        """The parameters now."""
+        out = np.empty(self.network.n_params, np.float32)
+        pack(self.memory, self.table, W, out)
+        return out
+
+
+def _check(network: Dense, params: Floats, data: Patients, local: Local) -> None:
+    """The compiled code trusts its indices, so everything that becomes one is checked here."""
+    network.layers(params)
+    if data.features != network.sizes[0]:
+        raise DataError(f"the network takes {network.sizes[0]} features, the rows have {data.features}")
+    if data.patients < 1:
+        raise DataError("expected at least one patient to train on, found none")
+    if data.y.min() < 0 or data.y.max() >= network.classes:
+        outside = int(np.sum((data.y < 0) | (data.y >= network.classes)))
+        raise DataError(f"expected outcomes within 0..{network.classes - 1}, found {outside} rows outside")
+    if local.class_weights is not None and len(local.class_weights) != network.classes:
+        raise StudyError(f"expected {network.classes} class weights, found {len(local.class_weights)}")
+
+
+def _batches(
+    patients: int, local: Local, key: bytes, chunk: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The batches of a training, up to ``chunk`` steps at a time: patient indices, and where each step's end."""
+    if local.clip is not None:
+        stream, count = Keystream(key), steps(patients, local)
+        rate = sampling_rate(patients, local.batch)
+        for start in range(0, count, chunk):
+            yield poisson_batches(patients, rate, min(chunk, count - start), stream)
+        return
+    rng = generator(key)
+    for _ in range(local.epochs):
+        yield (
+            rng.permutation(patients),
+            np.minimum(np.arange(1, steps(patients, local) // local.epochs + 1) * local.batch, patients),
+        )

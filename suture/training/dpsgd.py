@@ -1,0 +1,308 @@
+"""Fused DP-SGD for dense networks: many steps in one compiled call that holds no lock.
+
+A layer's gradient for one row is the outer product of its inputs a (with the constant 1 for the bias) and its output
+derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient Per-Example Gradient Computations", 2015), and
+for a patient with several rows the sum over pairs of rows of (a_r . a_s)(d_r . d_s). Clipping then only rescales the
+patient's d, and one matrix product a layer gives the sum of all clipped gradients: no patient's gradient is ever formed.
+Only a patient with more than `GRAM_ROWS` rows is handled by forming their gradient, in one buffer.
+
+What the privacy proof needs of this file: whatever the rows hold, one patient adds at most C in L2 norm to the sum.
+- The norm that is compared with C is an upper bound: it includes the rounding error of float32, relative to the sum of
+  the row norms, since a sum of large row gradients that nearly cancel may be known less well than C.
+- A patient whose gradient is not finite (overflow, or values that are not numbers) contributes exactly zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from suture.models.forward import (
+    A_STRIDE,
+    BLOCK,
+    D_STRIDE,
+    SIZE,
+    W_STRIDE,
+    A,
+    D,
+    G,
+    O,
+    S,
+    T,
+    V,
+    W,
+    forward,
+    put_row,
+)
+from suture.models.lanes import (
+    WIDTH,
+    inner,
+    leading,
+    load,
+    multiply,
+    multiply_add,
+    product,
+    scale,
+    splat,
+    store,
+    subtract,
+    where_positive,
+)
+from suture.training.noise import fill_normals
+
+GRAM_ROWS = 16
+# Bound on the relative rounding error of a float32 gradient sum and of its norm; see the module's note on cancellation.
+ROUNDING = 4e-6
+# Added to sums of squares, so that squares too small for float32 cannot hide a contribution behind a large factor.
+TINY = 1e-31
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-untyped-def]
+    """D[last]: derivative of the weighted cross-entropy with respect to the logits."""
+    last = len(t) - 1
+    size = t[last, SIZE]
+    one = np.float32(1)
+    for r in range(rows):
+        z = t[last, A] + r * t[last, A_STRIDE]
+        d = t[last, D] + r * t[last, D_STRIDE]
+        weight = class_weights[labels[r]]
+        if size == 1:
+            # exp overflows to infinity for logits below -88, and the probability is then exactly 0.
+            m[d] = weight * (one / (one + math.exp(-m[z])) - np.float32(labels[r]))
+        else:
+            top = m[z]
+            for c in range(1, size):
+                top = max(top, m[z + c])
+            mass = np.float32(0)
+            for c in range(size):
+                m[d + c] = math.exp(m[z + c] - top)
+                mass += m[d + c]
+            for c in range(size):
+                m[d + c] = weight * (m[d + c] / mass)
+            m[d + labels[r]] -= weight
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _backward(m, t, rows, relu):  # type: ignore[no-untyped-def]
+    """D[l] for the hidden layers, from D[last] and the transposed weights."""
+    for i in range(len(t) - 2, 0, -1):
+        lanes = t[i, D_STRIDE]
+        product(
+            m, rows, lanes, t[i + 1, SIZE], t[i + 1, D], t[i + 1, D_STRIDE], 1,
+            t[i, T], lanes, t[i, D], lanes, False,
+        )  # fmt: skip
+        one = splat(np.float32(1))
+        for r in range(rows):
+            a = t[i, A] + r * t[i, A_STRIDE]
+            d = t[i, D] + r * lanes
+            for c in range(0, lanes, WIDTH):
+                activation, value = load(m, a + c), load(m, d + c)
+                if relu:
+                    store(m, d + c, where_positive(activation, value))
+                else:
+                    slope = subtract(one, multiply(activation, activation))
+                    store(m, d + c, multiply(value, slope))
+
+
+@njit(nogil=True, cache=True)
+def _accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
+    """Add the block's summed gradient, A^T D for each layer, to the matrices of ``column``."""
+    for i in range(len(t) - 1):
+        product(
+            m, t[i, SIZE] + 1, t[i, W_STRIDE], rows, t[i, A], 1, t[i, A_STRIDE],
+            t[i + 1, D], t[i + 1, D_STRIDE], t[i, column], t[i, W_STRIDE], True,
+        )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _row_norm(m, t, r):  # type: ignore[no-untyped-def]
+    """Squared norm of one row's gradient."""
+    result = 0.0
+    for i in range(len(t) - 1):
+        a = t[i, A] + r * t[i, A_STRIDE]
+        d = t[i + 1, D] + r * t[i + 1, D_STRIDE]
+        inputs = np.float64(inner(m, a, a, t[i, A_STRIDE])) + TINY
+        result += inputs * (np.float64(inner(m, d, d, t[i + 1, D_STRIDE])) + TINY)
+    return result
+
+
+@njit(nogil=True, cache=True)
+def _patient_norm(m, t, first, rows):  # type: ignore[no-untyped-def]
+    """An upper bound on the norm of the sum of a patient's row gradients, whatever cancels among them."""
+    squares = 0.0
+    apart = 0.0
+    for r in range(first, first + rows):
+        square = _row_norm(m, t, r)
+        squares += square
+        apart += math.sqrt(square)
+        for s in range(first, r):
+            for i in range(len(t) - 1):
+                a, stride = t[i, A], t[i, A_STRIDE]
+                d, width = t[i + 1, D], t[i + 1, D_STRIDE]
+                inputs = np.float64(inner(m, a + r * stride, a + s * stride, stride))
+                squares += 2.0 * inputs * np.float64(inner(m, d + r * width, d + s * width, width))
+    # Each inner product is known to ROUNDING relative to the norms it multiplies, hence the square to that much of
+    # the square of the sum of norms.
+    if rows > 1:
+        squares = max(squares, 0.0) + ROUNDING * apart * apart
+    return math.sqrt(squares) + ROUNDING * apart
+
+
+@njit(nogil=True, cache=True)
+def _rescale(m, t, r, factor):  # type: ignore[no-untyped-def]
+    """Multiply a row's D by ``factor``; 0 also clears its inputs, since 0 times infinity is not 0."""
+    for i in range(1, len(t)):
+        if factor == 0.0:
+            for c in range(t[i, D_STRIDE]):
+                m[t[i, D] + r * t[i, D_STRIDE] + c] = np.float32(0)
+            for c in range(t[i - 1, A_STRIDE]):
+                m[t[i - 1, A] + r * t[i - 1, A_STRIDE] + c] = np.float32(0)
+        else:
+            scale(m, t[i, D] + r * t[i, D_STRIDE], t[i, D_STRIDE], np.float32(factor))
+
+
+@njit(nogil=True, cache=True)
+def _factor(norm, clip):  # type: ignore[no-untyped-def]
+    """What a contribution of at most this norm is multiplied by, so that it does not exceed ``clip``."""
+    if not math.isfinite(norm):
+        return 0.0
+    return 1.0 if norm <= clip else clip / norm
+
+
+@njit(nogil=True, cache=True)
+def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # type: ignore[no-untyped-def]
+    """Forward and backward pass of up to BLOCK rows of ``x``, given by index."""
+    for r in range(count):
+        put_row(m, t, r, x[rows[r]])
+        labels[r] = y[rows[r]]
+    forward(m, t, count, relu)
+    _outcome_derivatives(m, t, count, labels, class_weights)
+    _backward(m, t, count, relu)
+
+
+@njit(nogil=True, cache=True)
+def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows):  # type: ignore[no-untyped-def]
+    """Add a patient with many rows: the summed gradient is formed in S, clipped and added to G."""
+    for i in range(len(t) - 1):
+        for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
+            m[t[i, S] + c] = np.float32(0)
+    for first in range(start, end, BLOCK):
+        count = min(BLOCK, end - first)
+        for r in range(count):
+            rows[r] = first + r
+        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
+        _accumulate(m, t, count, S)
+    squares = 0.0
+    for i in range(len(t) - 1):
+        for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
+            squares += np.float64(m[t[i, S] + c]) ** 2
+    factor = np.float32(_factor(math.sqrt(squares) * (1.0 + ROUNDING), clip))
+    if factor == 0:
+        return
+    for i in range(len(t) - 1):
+        for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
+            m[t[i, G] + c] += factor * m[t[i, S] + c]
+
+
+@njit(nogil=True, cache=True)
+def _add_batch(m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends):  # type: ignore[no-untyped-def]
+    """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
+    p, seen = 0, 0
+    while p < len(batch):
+        count, patients = 0, 0
+        while p < len(batch):
+            start, end = starts[batch[p]], starts[batch[p] + 1]
+            if end - start > GRAM_ROWS or count + end - start > BLOCK:
+                break
+            for row in range(start, end):
+                rows[count] = row
+                count += 1
+            ends[patients] = count
+            patients += 1
+            p += 1
+        if count == 0:
+            start, end = starts[batch[p]], starts[batch[p] + 1]
+            _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows)
+            seen += end - start
+            p += 1
+            continue
+        seen += count
+        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
+        first = 0
+        for patient in range(patients):
+            factor = _factor(_patient_norm(m, t, first, ends[patient] - first), clip)
+            if factor != 1.0:
+                for r in range(first, ends[patient]):
+                    _rescale(m, t, r, factor)
+            first = ends[patient]
+        _accumulate(m, t, count, G)
+    return seen
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # type: ignore[no-untyped-def]
+    """Noise, mean, proximal term, momentum, step; then clear G for the next batch.
+
+    Everything after the noise is a function of the noisy sum and of earlier weights: it costs no privacy.
+    """
+    scales, share = splat(np.float32(noise_scale)), splat(np.float32(1.0 / divisor))
+    pull, keep, step = splat(np.float32(proximal)), splat(np.float32(momentum)), splat(np.float32(-rate))
+    zero = splat(np.float32(0))
+    p = 0
+    for i in range(len(t) - 1):
+        width = t[i + 1, SIZE]
+        stride = t[i, W_STRIDE]
+        last_share = multiply(share, leading(width - stride + WIDTH))
+        for r in range(t[i, SIZE] + 1):
+            for c in range(0, stride, WIDTH):
+                at = r * stride + c
+                weight = load(m, t[i, W] + at)
+                gradient = multiply_add(scales, load(noise, p + c), load(m, t[i, G] + at))
+                # The last lane of a row reads the next row's noise in its padding, which must stay zero.
+                gradient = multiply(gradient, share if c + WIDTH <= width else last_share)
+                gradient = multiply_add(pull, subtract(weight, load(m, t[i, O] + at)), gradient)
+                velocity = multiply_add(keep, load(m, t[i, V] + at), gradient)
+                store(m, t[i, V] + at, velocity)
+                store(m, t[i, W] + at, multiply_add(step, velocity, weight))
+                store(m, t[i, G] + at, zero)
+            p += width
+
+
+@njit(nogil=True, cache=True)
+def transpose(m, t):  # type: ignore[no-untyped-def]
+    """Refresh T from W for the layers that the backward pass crosses (biases stay behind)."""
+    for i in range(1, len(t) - 1):
+        width = t[i, D_STRIDE]
+        for c in range(t[i + 1, SIZE]):
+            row = m[t[i, T] + c * width : t[i, T] + (c + 1) * width]
+            column = m[t[i, W] + c :]
+            for r in range(t[i, SIZE]):
+                row[r] = column[r * t[i, W_STRIDE]]
+
+
+@njit(nogil=True, cache=True)
+def run(  # type: ignore[no-untyped-def]
+    m, t, x, y, starts, picks, ends, words, noise, expected, clip, noise_scale,
+    proximal, momentum, rate, class_weights, relu, labels, rows, limits,
+):  # fmt: skip
+    """One step for each entry of ``ends``: patients ``picks[ends[s - 1]:ends[s]]``.
+
+    The noise of step s is drawn from ``words[s]``; where ``words`` is empty, ``noise[s]`` is used as it is. An
+    ``expected`` batch of 0 asks for the mean over the rows seen, which is not private.
+    """
+    first = 0
+    for s in range(len(ends)):
+        seen = _add_batch(
+            m, t, x, y, starts, picks[first : ends[s]], clip, class_weights, relu, labels, rows, limits
+        )  # fmt: skip
+        first = ends[s]
+        divisor = expected if expected > 0 else max(1.0, float(seen))
+        if len(words) > 0:
+            fill_normals(words[s], noise[0])
+            _update(m, t, noise[0], noise_scale, divisor, proximal, momentum, rate)
+        else:
+            _update(m, t, noise[s % len(noise)], noise_scale, divisor, proximal, momentum, rate)
+        transpose(m, t)

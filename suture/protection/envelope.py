@@ -32,7 +32,7 @@ def seal(payload: Payload) -> bytes:
     """
     header, body = [], []
     for name in sorted(payload):
-        array = np.ascontiguousarray(payload[name])
+        array = np.asarray(payload[name], order="C")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if array.dtype.str not in _DTYPES:
             raise RunError(f"payload {name!r} has type {array.dtype}, which an envelope does not carry")

@@ -1,0 +1,323 @@
+"""From a study to a result: survey, plan, open the accounts, read, train, measure, write.
+
+`run` and `resume` are what the command line and a notebook call. Progress is a callable, so that the same code serves
+a terminal, a notebook and a test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suture import methods, world
+from suture.engines.embedded import Embedded
+from suture.errors import BudgetExhausted, StudyError
+from suture.evaluation.calibration import reliability
+from suture.evaluation.groups import by_group
+from suture.evaluation.metrics import binary, light, roc_curve
+from suture.federation import Training, global_and_sites, start, train
+from suture.methods.base import Method
+from suture.models.dense import Dense
+from suture.privacy.planner import SitePlan
+from suture.result import Result
+from suture.runfolder import RunFolder
+from suture.site.hospital import Member
+from suture.study import Study
+from suture.summary import Outcome, summarise
+from suture.training.local import Local
+from suture.world import World
+
+CHECKPOINT_SECONDS = 1.0
+SITES_IN_HISTORY = 50
+"""With more sites than this, every round's history holds the global metrics only; the final metrics hold all sites."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a run is, for a progress display."""
+
+    method: str
+    seed: int
+    part: int
+    parts: int
+    round: int
+    rounds: int
+    auc: float | None
+
+
+Progress = Callable[[Step], None]
+
+
+def run(
+    study: Study | str | Path,
+    *,
+    out: str | Path | None = None,
+    base: str | Path | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    command: str = "suture.run(study)",
+) -> Result:
+    """Run a study (an object, or the path of a study file) on the embedded engine.
+
+    ``out`` is the run folder; without it nothing but the sites' own ledgers is written. ``base`` is what paths in the
+    study are relative to (default: the study file's folder, or the working folder).
+    """
+    if not isinstance(study, Study):
+        base = base or Path(study).resolve().parent
+        study = Study.from_toml(study)
+    root = Path(base or ".").resolve()
+    _check(study)
+    if out is None:
+        return _conduct(study, root, None, threads, progress, command, resumed=False)
+    folder = RunFolder.create(Path(out).resolve(), study, root)
+    with folder.held():
+        return _conduct(study, root, folder, threads, progress, command, resumed=False)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    command: str = "suture.resume(folder)",
+) -> Result:
+    """Go on with an interrupted run: the same model and figures as if it had not been interrupted."""
+    opened, study, base = RunFolder.open(Path(folder).resolve())
+    with opened.held():
+        if (opened.path / "result.json").exists():
+            return Result.load(opened.path)
+        return _conduct(study, base, opened, threads, progress, command, resumed=True)
+
+
+def _check(study: Study) -> None:
+    for name in study.methods:
+        if name not in methods.METHODS:
+            methods.build(name, study.method, Dense((1, 1)), Local())
+    if study.evaluation.holdout == 0 and not any(site.test for site in study.sites):
+        raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
+
+
+def _local(study: Study) -> Local:
+    spec = study.method
+    clip = study.privacy.clip if study.privacy else None
+    return Local(
+        epochs=spec.local_epochs,
+        batch=spec.batch,
+        rate=spec.rate,
+        momentum=spec.momentum,
+        class_weights=spec.class_weights,
+        clip=clip,
+    )
+
+
+def _conduct(
+    study: Study,
+    base: Path,
+    folder: RunFolder | None,
+    threads: int | None,
+    progress: Progress | None,
+    command: str,
+    *,
+    resumed: bool,
+) -> Result:
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in study.methods}
+    first: World | None = None
+    model: dict[str, Any] = {}
+    warnings: list[str] = []
+    parts, part = len(study.methods) * study.evaluation.seeds, 0
+    with Embedded(threads) as engine:
+        for seed in range(study.seed, study.seed + study.evaluation.seeds):
+            here = _world(study, base, folder, seed, first)
+            for name in study.methods:
+                part += 1
+                job = _Job(study, here, name, seed, folder, engine, progress, part, parts)
+                outcome, training = job.run(resumed)
+                if outcome is None:
+                    warnings.append(
+                        f"{name}: the budget paid for {len(outcomes[name])} of {study.evaluation.seeds} seeds on the same patients"
+                    )
+                    continue
+                outcomes[name].append(outcome)
+                if name == study.method.name and not model:
+                    model = dict(training.state)
+            if first is None:
+                first = here
+                warnings += [
+                    f"{site}: {text}" for site, h in here.hospitals.items() for text in h.data.loaded.warnings
+                ]
+            else:
+                _close(here, first)
+    if first is None:
+        raise StudyError("evaluation.seeds: expected at least 1")
+    data = summarise(study, first, outcomes, warnings, command)
+    _close(first, None)
+    result = Result(data, model)
+    if folder is not None:
+        result.save(folder.path)
+    return result
+
+
+def _world(study: Study, base: Path, folder: RunFolder | None, seed: int, first: World | None) -> World:
+    """The federation of one seed. Real rows are read once; generated patients are new for every seed."""
+    if first is not None and not first.generated:
+        return first
+    here = world.survey(study, base, seed)
+    for name in study.methods:
+        world.plan(study, here, pooled=name == "pooled")
+    world.read_rows(study, here, folder.path if folder else None)
+    return here
+
+
+def _close(here: World, keep: World | None) -> None:
+    if here is keep:
+        return
+    for hospital in here.hospitals.values():
+        for ledger in hospital.ledgers:
+            ledger.close()
+
+
+class _Job:
+    """One training: a method and a seed."""
+
+    def __init__(
+        self,
+        study: Study,
+        here: World,
+        name: str,
+        seed: int,
+        folder: RunFolder | None,
+        engine: Embedded,
+        progress: Progress | None,
+        part: int,
+        parts: int,
+    ) -> None:
+        self.study, self.world, self.seed = study, here, seed
+        self.folder, self.engine, self.progress = folder, engine, progress
+        self.part, self.parts = part, parts
+        width = len(here.features)
+        network = Dense((width, *study.model.hidden, 1), study.model.activation)
+        self.method: Method = methods.build(name, study.method, network, _local(study))
+        self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
+        self.key = f"{name}-{seed}"
+        self.account = f"{study.name}/{name}/{seed}" if here.generated else f"{study.name}/{name}"
+        self._saved = time.monotonic()
+
+    def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
+        """Train, or take up where the checkpoint left off, and measure. None: no budget was left for this seed."""
+        begun = time.perf_counter()
+        trainers, readers = self._members()
+        kept = self.folder.load(self.key) if self.folder else None
+        if kept is not None:
+            training, own, outcome = kept
+            for site, state in own.items():
+                {**readers, **trainers}[site].own = state
+            if outcome is not None:
+                return Outcome(**outcome), training
+        else:
+            training = start(self.method, list(trainers), self.seed)
+        spec = self.study.method
+        training = train(
+            self.method,
+            trainers,
+            self.engine,
+            training,
+            rounds=spec.rounds,
+            fraction=spec.participation,
+            seed=self.study.seed,
+            after_round=lambda done: self._after_round(done, trainers, readers),
+        )
+        if training.stopped is not None:
+            if training.round == 0 and self.seed > self.study.seed and not self.world.generated:
+                return None, training
+            if training.round == 0 or not (resumed or any(member.new_charges for member in trainers.values())):
+                raise BudgetExhausted(
+                    f"study {self.account!r} has no budget left: {training.stopped}. What the budget paid for is in the "
+                    "earlier run; more rounds need a new study with a newly approved budget"
+                )
+        outcome = self._measure(training, trainers, readers, time.perf_counter() - begun)
+        if self.folder:
+            self.folder.save(self.key, training, _own(trainers), outcome.__dict__)
+        return outcome, training
+
+    def _members(self) -> tuple[dict[str, Member], dict[str, Member]]:
+        """Who trains and who is measured; they differ only for pooled training."""
+        hospitals = self.world.hospitals
+        training = {world.POOLED: world.pool(hospitals, self.seed)} if self.method.pooled else hospitals
+        trainers = {}
+        for site, hospital in training.items():
+            planned = self.plans.get(site)
+            noise = planned.noise_multiplier if planned else None
+            trainers[site] = hospital.join(self.account, world.budget(self.study, planned), noise, self.seed)
+        readers = trainers
+        if self.method.pooled:
+            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in hospitals.items()}
+        return trainers, readers
+
+    def _after_round(self, training: Training, trainers: dict[str, Member], readers: dict[str, Member]) -> None:
+        threshold = self.study.evaluation.threshold
+        scores = self.engine.scores(readers, self.method, training.state)
+        if len(readers) > SITES_IN_HISTORY:
+            scores = {
+                "all": (
+                    np.concatenate([y for y, _ in scores.values()]),
+                    np.concatenate([p for _, p in scores.values()]),
+                )
+            }
+        overall, sites = global_and_sites(scores, lambda y, p: light(y, p, threshold))
+        entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
+        training.history.append(entry)
+        if self.progress:
+            step = Step(
+                self.method.label, self.seed, self.part, self.parts, training.round, self.study.method.rounds,
+                overall.get("auc"),
+            )
+            self.progress(step)
+        now = time.monotonic()
+        if self.folder and now - self._saved > CHECKPOINT_SECONDS:
+            self.folder.save(self.key, training, _own(trainers), None)
+            self._saved = now
+
+    def _measure(
+        self, training: Training, trainers: dict[str, Member], readers: dict[str, Member], seconds: float
+    ) -> Outcome:
+        threshold = self.study.evaluation.threshold
+        scores = self.engine.scores(readers, self.method, training.state)
+        overall, sites = global_and_sites(scores, lambda y, p: binary(y, p, threshold, rows=len(y)))
+        y = np.concatenate([pair[0] for pair in scores.values()])
+        p = np.concatenate([pair[1] for pair in scores.values()])
+        groups = {
+            group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
+            for group in self.world.schema.groups
+        }
+        protected = self.study.private
+        spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
+        noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
+        if self.method.pooled:
+            spent = {site: spent[world.POOLED] for site in readers} if spent else {}
+            noise = {site: noise[world.POOLED] for site in readers} if noise else {}
+        return Outcome(
+            seed=self.seed,
+            overall=overall,
+            sites=sites,
+            groups=by_group(y, p, groups, threshold),
+            history=training.history,
+            roc=roc_curve(y, p),
+            calibration=reliability(y, p),
+            epsilon=spent,
+            noise=noise,
+            bytes_up=training.bytes_up,
+            bytes_down=training.bytes_down,
+            rounds=training.round,
+            stopped=training.stopped,
+            seconds=seconds,
+            label=self.method.label,
+        )
+
+
+def _own(members: dict[str, Member]) -> dict[str, dict[str, Any]]:
+    return {site: member.own for site, member in members.items() if member.own}

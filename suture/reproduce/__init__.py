@@ -1,0 +1,24 @@
+"""One file a paper: its printed figures beside ours, claimed epsilon beside proven epsilon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from suture.errors import StudyError
+
+if TYPE_CHECKING:
+    from suture.conduct import Progress
+
+PAPERS = ("fedcvr",)
+
+
+def reproduce(
+    paper: str, *, out: Path, quick: bool = False, threads: int | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Run a paper's experiments and write its tables and figures into ``out``; finished parts are kept and reused."""
+    if paper not in PAPERS:
+        raise StudyError(f"unknown paper {paper!r}; expected one of {', '.join(PAPERS)}")
+    from suture.reproduce import fedcvr
+
+    return fedcvr.reproduce(out, quick=quick, threads=threads, progress=progress)

@@ -1,0 +1,134 @@
+"""The run folder: study, checkpoints, result. Every file is replaced whole, so a kill leaves the old or the new one.
+
+```
+RUN/study.toml        the study as it ran             RUN/result.json   everything measured, and the privacy statement
+RUN/run.json          where the study's files are     RUN/report.html   the page for people
+RUN/checkpoints/      one file a method and seed      RUN/model.npz     the primary method's model
+RUN/ledgers/          only for generated patients; real sites keep theirs at home
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import RunError
+from suture.federation import Training
+from suture.study import Study
+
+State = dict[str, NDArray[Any]]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside, flush, then rename over: never half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise RunError(f"{path} cannot be written: {error}") from None
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, study: Study, base: Path) -> RunFolder:
+        """A new run; refuses a folder that already holds one."""
+        if (path / "run.json").exists():
+            finished = (path / "result.json").exists()
+            hint = "choose another --out" if finished else f"go on with: suture run --resume {path}"
+            raise RunError(f"{path} already holds a{' finished' if finished else 'n unfinished'} run; {hint}")
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file; --out needs a folder")
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (path / "ledgers").mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error}") from None
+        folder = cls(path)
+        write_whole(path / "study.toml", study.to_toml().encode())
+        write_whole(path / "run.json", json.dumps({"base": os.path.relpath(base, path)}).encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[RunFolder, Study, Path]:
+        """An existing run: its folder, its study, and the folder the study's paths are relative to."""
+        try:
+            base = (path / json.loads((path / "run.json").read_text())["base"]).resolve()
+            return cls(path), Study.from_toml(path / "study.toml"), base
+        except FileNotFoundError:
+            raise RunError(f"{path} is not a run folder (no run.json in it); suture run prints where runs are") from None
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"{path}/run.json cannot be read: {error}") from None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """One process a folder; the lock goes when the process does, whatever ended it."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"{self.path} is in use by another suture process; wait for it or stop it") from None
+            yield
+
+    def _checkpoint(self, key: str) -> Path:
+        return self.path / "checkpoints" / f"{key}.npz"
+
+    def save(self, key: str, training: Training, own: dict[str, State], outcome: dict[str, Any] | None) -> None:
+        """Everything needed to go on after ``training.round``, or to skip a finished training."""
+        meta = {
+            "round": training.round,
+            "history": training.history,
+            "bytes_up": training.bytes_up,
+            "bytes_down": training.bytes_down,
+            "stopped": training.stopped,
+            "outcome": outcome,
+        }
+        arrays = {f"state/{name}": array for name, array in training.state.items()}
+        for site, state in own.items():
+            arrays.update({f"own/{site}/{name}": array for name, array in state.items()})
+        buffer = io.BytesIO()
+        np.savez(buffer, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
+        write_whole(self._checkpoint(key), buffer.getvalue())
+
+    def load(self, key: str) -> tuple[Training, dict[str, State], dict[str, Any] | None] | None:
+        """The last checkpoint of a training, or None."""
+        path = self._checkpoint(key)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}; delete it to train this part again") from None
+        meta = json.loads(arrays.pop("meta").tobytes())
+        outcome = meta.pop("outcome")
+        state: State = {}
+        own: dict[str, State] = {}
+        for name, array in arrays.items():
+            kind, rest = name.split("/", 1)
+            if kind == "state":
+                state[rest] = array
+            else:
+                site, entry = rest.rsplit("/", 1)
+                own.setdefault(site, {})[entry] = array
+        return Training(state, **meta), own, outcome

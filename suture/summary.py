@@ -1,0 +1,260 @@
+"""What goes into ``result.json``: means and intervals over seeds, comparisons, the privacy statement, the cohort.
+
+Everything here is plain values computed from outcomes; nothing reads rows except `_cohort`, which describes generated
+patients (or real ones where the study has no promise to keep, or asks for it) and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from suture import __version__
+from suture.evaluation.groups import worst
+from suture.evaluation.significance import over_seeds, paired_t, welch_t
+from suture.federation import participants
+from suture.privacy import accountant
+from suture.privacy.statement import no_privacy_statement, statement
+from suture.report.describe import describe
+from suture.site.schema import Number
+from suture.study import Study
+from suture.world import World, plan
+
+Metrics = dict[str, float | None]
+CURVE_POINTS = 12
+"""At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
+
+REFERENCES = {
+    "fedavg": ("Communication-Efficient Learning of Deep Networks from Decentralized Data", "McMahan et al.", 2017, "arXiv:1602.05629"),
+    "fedprox": ("Federated Optimization in Heterogeneous Networks", "Li et al.", 2020, "arXiv:1812.06127"),
+    "fedadam": ("A Robust Framework for Secure Cardiovascular Risk Prediction (FedCVR)", "Tertulino, Alencar", 2026, "arXiv:2603.13293"),
+    "fedyogi": ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295"),
+    "fedadagrad": ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295"),
+    "fedcluster": ("FedDDB: Clustered Federated Learning based on Data Distribution Difference", "You et al.", 2022, "ACAI 2022"),
+}  # fmt: skip
+DP_REFERENCES = (
+    ("Deep Learning with Differential Privacy", "Abadi et al.", 2016, "arXiv:1607.00133"),
+    ("Rényi Differential Privacy of the Sampled Gaussian Mechanism", "Mironov, Talwar, Zhang", 2019, "arXiv:1908.10530"),
+    ("Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions", "Doroshenko et al.", 2022, "arXiv:2207.04380"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one training (a method and a seed) gave."""
+
+    seed: int
+    overall: Metrics
+    sites: dict[str, Metrics]
+    groups: dict[str, dict[str, Metrics]]
+    history: list[dict[str, Any]]
+    roc: dict[str, list[float]]
+    calibration: dict[str, list[Any]]
+    epsilon: dict[str, float]
+    noise: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    rounds: int
+    stopped: str | None
+    seconds: float
+    label: str
+
+
+def summarise(
+    study: Study, world: World, outcomes: Mapping[str, Sequence[Outcome]], warnings: Sequence[str], command: str
+) -> dict[str, Any]:
+    """The content of ``result.json``."""
+    found = {name: _method(study, world, name, runs) for name, runs in outcomes.items() if runs}
+    lead = found[study.method.name]
+    data: dict[str, Any] = {
+        "suture": __version__,
+        "format": 1,
+        "name": study.name,
+        "outcome": study.outcome,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": study.seed,
+        "seeds": [study.seed + i for i in range(study.evaluation.seeds)],
+        "command": command,
+        "method": study.method.name,
+        **{key: lead[key] for key in ("metrics", "privacy", "communication", "history")},
+        "methods": found,
+        "cohort": _cohort(study, world),
+        "model": {
+            "sizes": [len(world.features), *study.model.hidden, 1],
+            "activation": study.model.activation,
+            "features": list(world.features),
+            "schema": world.schema.model_dump(mode="json", exclude_none=True),
+        },
+        "study": study.to_dict(),
+        "warnings": list(warnings),
+        "references": _references(study),
+    }
+    comparison = _comparison(study, outcomes)
+    if comparison:
+        data["comparison"] = comparison
+    return data
+
+
+def _method(study: Study, world: World, name: str, runs: Sequence[Outcome]) -> dict[str, Any]:
+    overall, intervals = over_seeds([run.overall for run in runs])
+    sites, site_intervals = _nested([run.sites for run in runs])
+    groups = {group: _nested([run.groups[group] for run in runs])[0] for group in runs[0].groups}
+    metrics: dict[str, Any] = {"global": overall, "sites": sites, "groups": groups}
+    lowest = worst(sites)
+    metrics["worst_site"] = {"site": lowest, **sites[lowest]} if lowest else {"site": None, **dict.fromkeys(overall)}
+    if len(runs) > 1:
+        metrics["intervals"] = {"global": intervals, "sites": site_intervals}
+    last = runs[0]
+    stops = [run.stopped for run in runs if run.stopped]
+    return {
+        "label": last.label,
+        "metrics": metrics,
+        "per_seed": [{"seed": run.seed, "global": run.overall} for run in runs],
+        "privacy": _privacy(study, world, runs, name),
+        "communication": {
+            "bytes_up": round(float(np.mean([run.bytes_up for run in runs]))),
+            "bytes_down": round(float(np.mean([run.bytes_down for run in runs]))),
+            "rounds": last.rounds,
+        },
+        "history": _history(study, world, runs, name),
+        "roc": last.roc,
+        "calibration": last.calibration,
+        "rounds_planned": study.method.rounds,
+        "rounds_done": min(run.rounds for run in runs),
+        "stopped": stops[0] if stops else None,
+        "seconds": round(sum(run.seconds for run in runs), 3),
+    }
+
+
+def _nested(records: Sequence[Mapping[str, Metrics]]) -> tuple[dict[str, Metrics], dict[str, dict[str, list[float]]]]:
+    """Means and intervals over seeds for every site or group value that any seed has."""
+    means: dict[str, Metrics] = {}
+    intervals: dict[str, dict[str, list[float]]] = {}
+    for key in dict.fromkeys(key for record in records for key in record):
+        means[key], intervals[key] = over_seeds([record[key] for record in records if key in record])
+    return means, intervals
+
+
+def _history(study: Study, world: World, runs: Sequence[Outcome], name: str) -> list[dict[str, Any]]:
+    """Every round's metrics, averaged over the seeds that reached it, with the epsilon spent where it was computed."""
+    spent = _epsilon_by_round(study, world, runs, name)
+    entries = []
+    for i in range(max(len(run.history) for run in runs)):
+        here = [run.history[i] for run in runs if i < len(run.history)]
+        overall, intervals = over_seeds([entry["global"] for entry in here])
+        entry: dict[str, Any] = {"round": here[0]["round"], "global": overall}
+        if intervals:
+            entry["intervals"] = intervals
+        entry["sites"] = _nested([item["sites"] for item in here])[0]
+        entry["epsilon"] = spent.get(entry["round"])
+        entries.append(entry)
+    return entries
+
+
+def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[int, float]:
+    """Epsilon of the worst hospital after some of the rounds, by the study's accountant."""
+    if study.privacy is None or not runs[0].rounds:
+        return {}
+    plans = plan(study, world, pooled=name == "pooled")
+    leader = max(plans, key=lambda site: plans[site].epsilon)
+    last = runs[0].rounds
+    chosen = sorted({round(r) for r in np.linspace(1, last, min(last, CURVE_POINTS))})
+    spent, taken = {}, 0
+    for round_ in range(1, last + 1):
+        taken += leader in participants(list(plans), round_, study.method.participation, study.seed)
+        if round_ in chosen:
+            event = accountant.compose([(plans[leader].event, taken)] if taken else [])
+            spent[round_] = accountant.epsilon(event, study.privacy.delta, study.privacy.accountant)
+    return spent
+
+
+def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[str, Any]:
+    if study.privacy is None:
+        return no_privacy_statement(sites=list(world.sizes))
+    epsilon = {site: max(run.epsilon[site] for run in runs) for site in runs[0].epsilon}
+    return statement(
+        delta=study.privacy.delta,
+        accountant=study.privacy.accountant,
+        budget=study.privacy.epsilon,
+        clip=study.privacy.clip,
+        batch=study.method.batch,
+        epsilon=epsilon,
+        noise_multiplier=runs[0].noise,
+        patients=world.sizes if name != "pooled" else dict.fromkeys(world.sizes, sum(world.sizes.values())),
+        rounds=runs[0].rounds,
+        local_epochs=study.method.local_epochs,
+        seeds=study.evaluation.seeds,
+        generated=world.generated,
+        described=_describes(study, world),
+    )
+
+
+def _comparison(study: Study, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, Any] | None:
+    """Every other method against the leading one on ``evaluation.metric``, seed by seed."""
+    lead, metric = study.method.name, study.evaluation.metric
+    mine = [run.overall.get(metric) for run in outcomes[lead]]
+    tests = {}
+    for name, runs in outcomes.items():
+        theirs = [run.overall.get(metric) for run in runs]
+        pairs = [(a, b) for a, b in zip(theirs, mine, strict=False) if a is not None and b is not None]
+        if name == lead or not pairs:
+            continue
+        a, b = [p[0] for p in pairs], [p[1] for p in pairs]
+        tests[name] = {
+            "difference": float(np.mean(a) - np.mean(b)),
+            "paired": _keep(paired_t, a, b),
+            "welch": _keep(welch_t, a, b),
+        }
+    return {"against": lead, "metric": metric, "tests": tests} if tests else None
+
+
+def _keep(test: Callable[[Sequence[float], Sequence[float]], Metrics], a: Sequence[float], b: Sequence[float]) -> Metrics:
+    found = test(a, b)
+    return {"t": found.get("t"), "p": found.get("p"), "df": found.get("df")}
+
+
+def _describes(study: Study, world: World) -> bool:
+    asked = study.evaluation.describe
+    return asked if asked is not None else (world.generated or study.privacy is None)
+
+
+def _cohort(study: Study, world: World) -> dict[str, Any]:
+    """Sizes (public) always; prevalences and histograms only where `_describes` allows them."""
+    shown = _describes(study, world)
+    sites: dict[str, dict[str, Any]] = {}
+    columns: dict[str, dict[str, Any]] = {}
+    numbers = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
+    for name, hospital in world.hospitals.items():
+        data = hospital.data
+        sites[name] = {"region": hospital.region, "train": data.train.patients}
+        if not shown:
+            continue
+        test = data.test.patients if data.test else 0
+        rows = data.train.rows + (data.test.rows if data.test else 0)
+        prevalence = float(np.mean(data.train.y))
+        sites[name].update(patients=data.train.patients + test, rows=rows, test=test, prevalence=prevalence)
+        where = {feature: world.features.index(feature) for feature in numbers}
+        columns[name] = {
+            feature: (data.train.x[:, at] + 1) / 2 * (numbers[feature].high - numbers[feature].low) + numbers[feature].low
+            for feature, at in where.items()
+        }
+    cohort: dict[str, Any] = {"source": "generated" if world.generated else "files", "sites": sites}
+    if shown and numbers:
+        bounds = {
+            name: {"low": f.low, "high": f.high, "unit": f.unit, "label": f.label or name.replace("_", " ").capitalize()}
+            for name, f in numbers.items()
+        }
+        cohort["features"] = describe(columns, bounds)
+    return cohort
+
+
+def _references(study: Study) -> list[dict[str, Any]]:
+    rows = [REFERENCES[name] for name in study.methods if name in REFERENCES]
+    if study.privacy is not None:
+        rows += DP_REFERENCES
+    keys = ("title", "authors", "year", "where")
+    return [dict(zip(keys, row, strict=True)) for row in dict.fromkeys(rows)]

@@ -1,0 +1,198 @@
+"""A study's federation on one machine: its sites, their public sizes, the plan, and then, only then, their rows.
+
+The order is the promise: sizes are counted from the patient column alone, noise is planned from them, the budget is
+written into each site's ledger, and after that clinical values are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suture import cohorts
+from suture.errors import LedgerError, StudyError
+from suture.federation import rounds_of
+from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.mechanisms import secure_key, seeded_key
+from suture.privacy.planner import SitePlan, plan_site
+from suture.privacy.unit import concatenate
+from suture.site.cohort import Loaded, SiteData, count_training_patients, load
+from suture.site.hospital import Hospital
+from suture.site.records import Source
+from suture.site.schema import Schema, feature_names
+
+if TYPE_CHECKING:
+    from suture.study import Study
+
+POOLED = "all hospitals"
+LEDGERS_ON_DISK = 200
+"""With more generated sites than this their ledgers are kept in memory only: an open file each would be too many."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one site's rows are, before any has been read."""
+
+    name: str
+    region: str
+    source: Source
+    test: Source | None
+    home: Path | None
+    """None for generated patients: ledger in the run folder or in memory, secret from the seed."""
+
+
+@dataclass
+class World:
+    """One federation: for real files the same for every seed, for a generated cohort fresh patients for each."""
+
+    seed: int
+    outcome: str
+    schema: Schema
+    generated: bool
+    places: tuple[Place, ...]
+    sizes: dict[str, int]
+    hospitals: dict[str, Hospital] = field(default_factory=dict)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the encoded columns, from the schema alone."""
+        return feature_names(self.schema)
+
+
+def survey(study: Study, base: Path, seed: int) -> World:
+    """Find the sites and count their training patients; no clinical value is read."""
+    if study.cohort is not None:
+        options = study.cohort.options()
+        cohort = cohorts.load(study.cohort.name, seed, **{"test_fraction": study.evaluation.holdout, **options})
+        if study.outcome != cohort.outcome:
+            raise StudyError(
+                f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
+            )
+        places = tuple(
+            Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites
+        )
+        schema = study.table or cohort.schema
+        generated = cohort.generated
+    else:
+        places = tuple(
+            Place(
+                site.name,
+                site.region,
+                site.data.under(base),
+                site.test.under(base) if site.test else None,
+                base / site.home if site.home else base / ".suture" / site.name,
+            )
+            for site in study.sites
+        )
+        if study.table is None:
+            raise StudyError("[[site]] tables need a [schema]")
+        schema, generated = study.table, False
+    sizes = {
+        place.name: count_training_patients(
+            place.source, schema, site=place.name, holdout=_holdout(study, place), split_key=str(study.seed)
+        )
+        for place in places
+    }
+    return World(seed, study.outcome, schema, generated, places, sizes)
+
+
+def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:
+    """The promise at each site for one method, from public figures alone.
+
+    On real patients every seed trains on the same people, so the budget covers all seeds together.
+    """
+    if study.privacy is None:
+        return {}
+    privacy, method = study.privacy, study.method
+    sizes = {POOLED: sum(world.sizes.values())} if pooled else world.sizes
+    takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
+    repeats = 1 if world.generated else study.evaluation.seeds
+    return {
+        site: plan_site(
+            site=site,
+            patients=patients,
+            batch=method.batch,
+            local_epochs=method.local_epochs,
+            rounds=max(1, takes_part[site]) * repeats,
+            epsilon=privacy.epsilon,
+            noise=privacy.noise_multiplier,
+            delta=privacy.delta,
+            accountant=privacy.accountant,
+        )
+        for site, patients in sizes.items()
+    }
+
+
+def budget(study: Study, planned: SitePlan | None) -> Budget:
+    """What the ledger is told: the epsilon promised, or what the stated noise will cost over the planned rounds."""
+    if study.privacy is None or planned is None:
+        return Budget(float("inf"), 0.0, "pld")
+    return Budget(study.privacy.epsilon or planned.epsilon, study.privacy.delta, study.privacy.accountant)
+
+
+def open_ledger(place: Place, folder: Path | None) -> Ledger:
+    """The site's own ledger; for generated patients one in the run folder, or in memory where ``folder`` is None."""
+    if place.home is not None:
+        return Ledger.open(place.home / "ledger.sqlite", place.name)
+    return Ledger.open(None if folder is None else folder / "ledgers" / f"{place.name}.sqlite", place.name, durable=False)
+
+
+def read_rows(study: Study, world: World, folder: Path | None) -> None:
+    """Fill the world's hospitals: ledger and secret first, then the rows."""
+    if len(world.places) > LEDGERS_ON_DISK:
+        folder = None
+    for place in world.places:
+        ledger = open_ledger(place, folder)
+        secret = seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
+        data = load(
+            place.source,
+            world.schema,
+            world.outcome,
+            site=place.name,
+            holdout=_holdout(study, place),
+            split_key=str(study.seed),
+            test_source=place.test,
+        )
+        world.hospitals[place.name] = Hospital(place.name, data, (ledger,), secret, place.region)
+
+
+def pool(hospitals: Mapping[str, Hospital], seed: int) -> Hospital:
+    """All rows in one place, paid for from every hospital's ledger (simulation only)."""
+    parts = list(hospitals.values())
+    train = concatenate([part.data.train for part in parts])
+    loaded = Loaded(rows=train.rows, patients=train.patients, train_patients=train.patients, test_patients=0)
+    secret = parts[0].secret if len(parts) == 1 else seeded_key(seed, POOLED, *(part.secret.hex() for part in parts))
+    ledgers = tuple(ledger for part in parts for ledger in part.ledgers)
+    return Hospital(POOLED, SiteData(train, None, {}, loaded), ledgers, secret)
+
+
+def _holdout(study: Study, place: Place) -> float:
+    return 0.0 if place.test is not None else study.evaluation.holdout
+
+
+def _secret(home: Path) -> bytes:
+    """The site's secret: 32 bytes from the operating system, made once, readable by the site's user only."""
+    path = home / "secret.key"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            secret = path.read_bytes()
+            if len(secret) != 32:
+                raise LedgerError(
+                    f"{path} should hold 32 bytes, found {len(secret)}; restore it from the site's backup. A new secret "
+                    "is safe too, but then repeated releases are charged again"
+                ) from None
+            return secret
+        with os.fdopen(handle, "wb") as file:
+            secret = secure_key()
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+        return secret
+    except OSError as error:
+        raise LedgerError(f"the site's secret {path} cannot be read or written: {error}") from None

@@ -110,8 +110,8 @@ def hospital_of(table: Table) -> NDArray[np.int8]:
     """The index in `HOSPITALS` of each patient, by the rules of Table 3.
 
     >>> import numpy as np
-    >>> two = {"age": [49, 70], "systolic_bp": [140, 140], "cholesterol": [230, 200], "smoker": [1, 0], "diabetic": [0, 0]}
-    >>> hospital_of({name: np.array(values) for name, values in two.items()})
+    >>> two = {"age": [49, 70], "systolic_bp": [140, 140], "cholesterol": [230, 200], "smoker": [1, 0]}
+    >>> hospital_of({name: np.array(values) for name, values in {**two, "diabetic": [0, 0]}.items()})
     array([0, 4], dtype=int8)
     """
     rules = [

@@ -16,6 +16,7 @@ A feature with ``missing = "indicator"`` has one more column, 1 where the value 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -54,7 +55,8 @@ class Number(_Frozen):
 
     @model_validator(mode="after")
     def _bounds(self) -> Number:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        # The width must be finite too, or scaling would divide by infinity.
+        if not (math.isfinite(self.low) and math.isfinite(self.high - self.low) and self.low < self.high):
             raise ValueError(
                 f"bounds must be finite and low < high, found low = {self.low:g}, high = {self.high:g}; "
                 f"for example: {EXAMPLES['number']}"
@@ -77,7 +79,9 @@ class Category(_Frozen):
     @model_validator(mode="after")
     def _values(self) -> Category:
         trimmed = [value.strip() for value in self.values]
-        if len(trimmed) < 2 or len(set(trimmed)) < len(trimmed) or "" in trimmed:
+        # "1" and "1.0" count as one value: files write a whole number either way.
+        different = {re.sub(r"^([+-]?[0-9]+)\.0+$", r"\1", value) for value in trimmed}
+        if len(trimmed) < 2 or len(different) < len(trimmed) or "" in trimmed:
             raise ValueError(
                 f"values must be two or more different, non-empty texts, found {list(self.values)}; "
                 f"for example: {EXAMPLES['category']}"

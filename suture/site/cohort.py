@@ -1,0 +1,430 @@
+"""A site's rows, validated, encoded, grouped by patient and split by patient.
+
+**The split.** Whether a patient is held out for testing is decided by a keyed hash of that patient's identifier alone:
+the first 64 bits of SHA-256("key:identifier"), as a fraction of 2^64, below ``holdout``. Adding or removing one patient
+therefore moves no other patient between training and test. The privacy proof needs this: were the split drawn by
+shuffling, one patient more would change many training rows, and neighbouring tables would not have neighbouring
+training sets. The site's name is not part of the hash, so a person known by one identifier at two sites is on the same
+side at both.
+
+**The order.** Rows are ordered by that hash and, within a patient, by their content: the order of a file or of a
+server's answer changes nothing.
+
+Every figure in `Loaded` is computed from rows. It is for the site's own operator and has paid for nothing, so it must
+not leave the site; the number of training patients is the one figure that the study declares public.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import DataError, StudyError
+from suture.privacy.unit import Patients
+from suture.site.preprocess import (
+    MISSING,
+    UNKNOWN,
+    Counts,
+    Vocabulary,
+    codes,
+    encode,
+    numbers,
+    outcome_vocabulary,
+    sql_number,
+    sql_text,
+    texts,
+    vocabulary_of,
+)
+from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, quoted, source_of
+from suture.site.schema import Number, Schema
+
+NO_GROUP = "missing"
+"""The group of a test row whose cell is empty."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was read. Exact figures, for the site's own eyes."""
+
+    rows: int
+    patients: int
+    train_patients: int
+    test_patients: int
+    class_rows: tuple[int, ...]
+    """Rows of each class, training and test together."""
+    clipped: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def positives(self) -> int:
+        """Rows with outcome 1 (any class but the first, where there are more than two)."""
+        return sum(self.class_rows[1:])
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """One site's encoded rows. Stays in the site's process."""
+
+    train: Patients
+    test: Patients | None
+    test_groups: dict[str, NDArray[np.str_]]
+    """For each group column, the group of each test row."""
+    loaded: Loaded
+
+
+def count_training_patients(
+    source: Source | str | os.PathLike[str], schema: Schema, *, site: str, holdout: float, split_key: str
+) -> int:
+    """How many patients the site will train on. Reads the patient column and nothing else.
+
+    The study takes this number as public, and plans the noise with it before any clinical value is read.
+
+    >>> ids = {"id": np.array([7, 7, 8, 9])}
+    >>> schema = Schema.parse({"patient": "id", "features": {"smoker": {"kind": "flag"}}})
+    >>> count_training_patients(ids, schema, site="boston", holdout=0.0, split_key="k")
+    3
+    """
+    source = source_of(source)
+    read = _read(source, schema, None, Vocabulary({}), site, holdout, split_key)
+    problems = _row_problems(read, schema)
+    if problems:
+        raise _refusal(source, site, problems)
+    return len(_distinct(read.keys[~_held_out(read.keys, holdout)]))
+
+
+def load(
+    source: Source | str | os.PathLike[str],
+    schema: Schema,
+    outcome: str,
+    *,
+    site: str,
+    holdout: float,
+    split_key: str,
+    test_source: Source | str | os.PathLike[str] | None = None,
+    classes: int | tuple[str, ...] = 2,
+) -> SiteData:
+    """Read, validate, encode and split one site's rows; every problem of a table in one `DataError`.
+
+    With ``test_source`` the two tables are the split, and ``holdout`` must be 0.
+
+    >>> table = {"id": np.array([7, 7, 8]), "age": np.array([20.0, 30, 40]), "ill": np.array([0, 1, 0])}
+    >>> schema = Schema.parse({"patient": "id", "features": {"age": {"kind": "number", "low": 20, "high": 40}}})
+    >>> data = load(table, schema, "ill", site="boston", holdout=0.0, split_key="k")
+    >>> data.train.patients, data.train.rows, data.test
+    (2, 3, None)
+    """
+    if test_source is not None and holdout:
+        raise StudyError(f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}")
+    if outcome in schema.features or outcome == schema.patient:
+        raise StudyError(f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it there")
+    arguments = (schema, outcome, classes, site, split_key)
+    parts = [_part(source_of(source), holdout, *arguments)]
+    if test_source is not None:
+        parts.append(_part(source_of(test_source), 1.0, *arguments))
+        known = [part.patients for part in parts]
+        both = sum(map(len, known)) - len(_distinct(np.concatenate(known)))
+        if both and schema.patient is not None:
+            raise DataError(f"site {site!r}: {both} patients are both in the training table and in the test table")
+    train, test = parts[0].train, parts[-1].test
+    class_rows = np.sum([part.class_rows for part in parts], axis=0)
+    loaded = Loaded(
+        rows=train.rows + test.rows,
+        patients=train.patients + test.patients,
+        train_patients=train.patients,
+        test_patients=test.patients,
+        class_rows=tuple(class_rows.tolist()),
+        clipped=_added([part.counts.clipped for part in parts]),
+        missing=_added([part.counts.missing for part in parts]),
+        warnings=_warnings(parts, schema, site, expects_test=holdout > 0 or len(parts) > 1),
+    )
+    return SiteData(train, test if test.rows else None, parts[-1].groups, loaded)
+
+
+# --- reading: typed columns from a file, a server or memory -----------------------------------------------------------
+
+
+@dataclass
+class _Read:
+    """Typed columns of one table. ``keys``: 128 bits of each row's patient. ``groups``: only test rows are filled."""
+
+    keys: NDArray[np.uint64]
+    no_patient: int
+    outcome: NDArray[np.int16]
+    features: dict[str, NDArray[Any]]
+    groups: dict[str, NDArray[Any]]
+
+
+def _wanted(schema: Schema, outcome: str | None) -> list[str]:
+    """The columns to read: all that the study names, or (to count patients) only the patient's."""
+    patient = [] if schema.patient is None else [schema.patient]
+    return patient if outcome is None else [*patient, outcome, *schema.features, *schema.groups]
+
+
+def _read(
+    source: Source, schema: Schema, outcome: str | None, labels: Vocabulary, site: str, holdout: float, split_key: str
+) -> _Read:
+    if not 0 <= holdout <= 1:
+        raise StudyError(f"evaluation.holdout must be from 0 to 1 (0.2 holds out a fifth), found {holdout:g}")
+    if not isinstance(source, SourceSpec):
+        check_columns(list(source), _wanted(schema, outcome), f"site {site!r} (in memory)")
+        return _read_memory(source, schema, outcome, labels, holdout, split_key)
+    with open_table(source, _wanted(schema, outcome), site=site) as opened:
+        found = opened.select(_expressions(opened, source, schema, outcome, labels, holdout, split_key))
+    if schema.patient is None:
+        keys, absent = _row_keys(len(found["row"]), split_key), 0
+    else:
+        keys, absent = np.column_stack([found.pop("hi"), found.pop("lo")]), int(np.count_nonzero(found.pop("absent")))
+    return _Read(
+        keys,
+        absent,
+        found.get("y", np.zeros(0, np.int16)),
+        {name: found.pop(f"f{i}") for i, name in enumerate(schema.features) if outcome is not None},
+        {name: found.pop(f"g{i}") for i, name in enumerate(schema.groups) if outcome is not None},
+    )
+
+
+def _expressions(
+    opened: Opened,
+    spec: SourceSpec,
+    schema: Schema,
+    outcome: str | None,
+    labels: Vocabulary,
+    holdout: float,
+    split_key: str,
+) -> dict[str, str]:
+    """What to ask of DuckDB, so that one pass over the rows gives every typed column."""
+    if schema.patient is None:
+        wanted, tested = {"row": "1::TINYINT"}, "true"
+    else:
+        patient = sql_text(opened, spec, schema.patient)
+        digest = f"sha256({quoted(split_key + ':')} || coalesce({patient}, ''))"
+        half = "('0x' || substr({}, {}, 16))::UBIGINT"
+        wanted = {"hi": half.format(digest, 1), "lo": half.format(digest, 17), "absent": f"{patient} IS NULL"}
+        tested = "true" if holdout >= 1 else f"{wanted['hi']} < {_limit(holdout)}"
+    if outcome is None:
+        return wanted
+    wanted["y"] = labels.sql(sql_text(opened, spec, outcome))
+    for i, (name, feature) in enumerate(schema.features.items()):
+        if isinstance(feature, Number):
+            wanted[f"f{i}"] = sql_number(opened, spec, name)
+        else:
+            wanted[f"f{i}"] = vocabulary_of(feature).sql(sql_text(opened, spec, name))
+    for i, name in enumerate(schema.groups):
+        # Only the groups of test patients are ever looked at.
+        group = f"coalesce({sql_text(opened, spec, name)}, '{NO_GROUP}')"
+        wanted[f"g{i}"] = f"CASE WHEN {tested} THEN {group} ELSE '' END"
+    return wanted
+
+
+def _read_memory(
+    table: Any, schema: Schema, outcome: str | None, labels: Vocabulary, holdout: float, split_key: str
+) -> _Read:
+    """The same typed columns from arrays, without DuckDB: a thousand small generated sites load in a second."""
+    columns = {name: np.ma.asanyarray(table[name]) for name in _wanted(schema, outcome) or list(table)[:1]}
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise DataError(f"a table in memory needs columns of one length, found lengths {sorted(lengths)}")
+    rows, absent = lengths.pop(), 0
+    if schema.patient is None:
+        keys = _row_keys(rows, split_key)
+    else:
+        identifiers = texts(columns[schema.patient])
+        absent = sum(identifier is None for identifier in identifiers)
+        keys = _hashed([identifier or "" for identifier in identifiers], split_key)
+    if outcome is None:
+        return _Read(keys, absent, np.zeros(0, np.int16), {}, {})
+    features = {
+        name: numbers(columns[name]) if isinstance(feature, Number) else codes(columns[name], vocabulary_of(feature))
+        for name, feature in schema.features.items()
+    }
+    tested = _held_out(keys, holdout)
+    groups = {}
+    for name in schema.groups:
+        groups[name] = np.full(rows, "", object)
+        groups[name][tested] = [text or NO_GROUP for text in texts(columns[name][tested])]
+    return _Read(keys, absent, codes(columns[outcome], labels), features, groups)
+
+
+def _hashed(identifiers: Sequence[str], split_key: str) -> NDArray[np.uint64]:
+    """128 bits of SHA-256("key:identifier") each: two patients of one site share them with chance below 1e-26."""
+    prefix = hashlib.sha256(f"{split_key}:".encode())
+    digests = bytearray()
+    for identifier in identifiers:
+        digest = prefix.copy()
+        digest.update(identifier.encode())
+        digests += digest.digest()[:16]
+    return np.frombuffer(bytes(digests), ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def _row_keys(rows: int, split_key: str) -> NDArray[np.uint64]:
+    """Without a patient column each row is its own unit, known by its place: no promise to a patient can rest on it."""
+    return _hashed([str(i) for i in range(rows)], split_key)
+
+
+def _first_rows(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Where each patient begins, in keys that are in order."""
+    return np.flatnonzero(np.append(np.ones(min(1, len(keys)), bool), (keys[1:] != keys[:-1]).any(axis=1)))
+
+
+def _distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    ordered = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
+    return ordered[_first_rows(ordered)]
+
+
+def _limit(holdout: float) -> int:
+    return int(holdout * 2**64)
+
+
+def _held_out(keys: NDArray[np.uint64], holdout: float) -> NDArray[np.bool_]:
+    """Which rows belong to patients who are tested on."""
+    if holdout >= 1:
+        return np.ones(len(keys), bool)
+    tested: NDArray[np.bool_] = keys[:, 0] < np.uint64(_limit(holdout))
+    return tested
+
+
+# --- validating, encoding, grouping -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One table, encoded and split."""
+
+    train: Patients
+    test: Patients
+    groups: dict[str, NDArray[np.str_]]
+    patients: NDArray[np.uint64]
+    counts: Counts
+    class_rows: NDArray[np.int64]
+
+
+def _part(
+    source: Source,
+    holdout: float,
+    schema: Schema,
+    outcome: str,
+    classes: int | tuple[str, ...],
+    site: str,
+    split_key: str,
+) -> _Part:
+    read = _read(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key)
+    order = _order(read)
+    keys, y = read.keys[order], read.outcome[order].astype(np.int32)
+    tested = int(np.count_nonzero(_held_out(keys, holdout)))  # ordered by the hash, so these rows come first
+    groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
+    counts = Counts()
+    x = encode(read.features, schema, order, counts)
+    problems = _row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
+    if problems:
+        raise _refusal(source, site, problems)
+    first = _first_rows(keys)
+    split = int(np.searchsorted(first, tested))
+    return _Part(
+        train=Patients(x[tested:], y[tested:], np.append(first[split:], len(y)) - tested),
+        test=Patients(x[:tested], y[:tested], np.append(first[:split], tested)),
+        groups=groups,
+        patients=keys[first],
+        counts=counts,
+        class_rows=np.bincount(y, minlength=classes if isinstance(classes, int) else len(classes)),
+    )
+
+
+def _order(read: _Read) -> NDArray[np.intp]:
+    """Rows by patient; the rows of one patient by a hash of their content, so that their order in the file is moot."""
+    hi, lo = read.keys[:, 0], read.keys[:, 1]
+    order = np.lexsort((lo, hi))
+    if len(_first_rows(read.keys[order])) == len(order):
+        return order
+    content = read.outcome.astype(np.uint64)
+    for column in read.features.values():
+        bits = column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
+        content = (content ^ bits) * np.uint64(0x9E3779B97F4A7C15)
+        content ^= content >> np.uint64(29)
+    return np.lexsort((content, lo, hi))
+
+
+def _row_problems(read: _Read, schema: Schema) -> list[str]:
+    problems = []
+    if len(read.keys) == 0:
+        problems.append("the table has no rows; a site needs at least one patient, or leaves the study")
+    if read.no_patient:
+        problems.append(
+            f"column {schema.patient!r}: {_rows(read.no_patient)} without a patient identifier; fill it in, or remove "
+            "them (a row that belongs to nobody cannot be protected)"
+        )
+    return problems
+
+
+def _problems(
+    counts: Counts, schema: Schema, y: NDArray[np.int32], outcome: str, classes: int | tuple[str, ...]
+) -> list[str]:
+    """Every reason to refuse the table, with counts and never a value."""
+    problems = []
+    missing, unknown = int(np.count_nonzero(y == MISSING)), int(np.count_nonzero(y == UNKNOWN))
+    if missing:
+        problems.append(f"outcome {outcome!r}: {_rows(missing)} without an outcome; fill it in, or remove them")
+    if unknown:
+        expected = "0 or 1 (or true/false, yes/no)" if classes == 2 else f"one of {_classes(classes)}"
+        problems.append(f"outcome {outcome!r}: {_rows(unknown)} with something else than {expected}")
+    for name, count in counts.not_a_number.items():
+        problems.append(
+            f"column {name!r}: {_rows(count)} with text or an infinity where a number is expected; for decimal commas "
+            'set decimal = ",", for texts that mean "missing" set missing = ["NA"], beside the path of the data'
+        )
+    for name, count in counts.not_declared.items():
+        feature = schema.features[name]
+        expected = "0/1, true/false or yes/no" if feature.kind == "flag" else "a value declared in the schema"
+        problems.append(
+            f"column {name!r}: {_rows(count)} with something else than {expected}; correct them, or "
+            f"extend schema.features.{name} for all sites"
+        )
+    for name, count in counts.missing.items():
+        if schema.missing_rule(name) == "refuse":
+            problems.append(f'column {name!r}: {_rows(count)} without a value, and the schema says missing = "refuse"')
+    return problems
+
+
+def _refusal(source: Source, site: str, problems: list[str]) -> DataError:
+    place = f"site {site!r} ({source.describe() if isinstance(source, SourceSpec) else 'in memory'})"
+    if len(problems) == 1:
+        return DataError(f"{place}: {problems[0]}")
+    return DataError(f"{place}: {len(problems)} problems\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bool) -> tuple[str, ...]:
+    """What a site may train with, but should know. The texts hold counts: they stay at the site."""
+    train, test = parts[0].train, parts[-1].test
+    rows, warnings = sum(part.train.rows + part.test.rows for part in parts), []
+    for name, count in _added([part.counts.clipped for part in parts]).items():
+        feature = schema.features[name]
+        bounds = f"{feature.low:g} to {feature.high:g}" if isinstance(feature, Number) else ""
+        warnings.append(f"column {name!r}: {count} of {_rows(rows)} outside the declared {bounds}, clipped to it")
+    for name, count in _added([part.counts.missing for part in parts]).items():
+        told = "" if schema.missing_rule(name) == "indicator" else '; missing = "indicator" would tell the model which'
+        warnings.append(f"column {name!r}: {count} of {_rows(rows)} without a value, filled with the neutral one{told}")
+    if train.rows and len(np.unique(train.y)) == 1:
+        warnings.append("all training rows have the same outcome: the site can train, but alone it learns nothing")
+    if not train.rows:
+        warnings.append("every patient fell into the hold-out: the site has nobody to train on")
+    if expects_test and not test.rows:
+        warnings.append("no patient fell into the hold-out: the site has nobody to test on")
+    return tuple(f"site {site!r}: {warning}" for warning in warnings)
+
+
+def _added(parts: list[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(part.get(name, 0) for part in parts) for name in dict.fromkeys(n for part in parts for n in part)}
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" + ("" if count == 1 else "s")
+
+
+def _classes(classes: int | tuple[str, ...]) -> str:
+    return f"0 to {classes - 1}" if isinstance(classes, int) else ", ".join(classes)

@@ -1,0 +1,247 @@
+"""From a table's columns to the encoded matrix, by the schema's public rules alone (see `schema`).
+
+Parsing (text, numbers, what counts as missing) happens in DuckDB for files and servers, and in NumPy for columns that
+are in memory already. Both give the same typed columns, and one function encodes them: a test holds the two equal.
+
+| found                                             | becomes                                              |
+|---------------------------------------------------|------------------------------------------------------|
+| empty, NULL, NaN, a text of the source's `missing` | missing                                             |
+| a number column with text, or an infinity          | an error, counted                                   |
+| a number outside its bounds                        | the nearer bound, counted                           |
+| a category, flag or outcome that is not declared   | an error, counted; the value is never shown         |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.site.records import Opened, SourceSpec, quoted
+from suture.site.schema import Category, Flag, Number, Schema
+
+MISSING, UNKNOWN = -1, -2
+"""Codes of a value that is not there, and of one that the schema does not declare."""
+
+YES, NO = ("1", "true", "yes", "y", "t"), ("0", "false", "no", "n", "f")
+_NUMERIC = re.compile(r"^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN)$")
+_WHOLE = r"^([+-]?[0-9]+)\.0+$"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The texts of a flag, a category or an outcome, and the code each stands for."""
+
+    codes: dict[str, int]
+    fold: bool = False
+    """Whether case is ignored."""
+
+    def code(self, text: str | None) -> int:
+        """The code of one text.
+
+        >>> BINARY.code(" Yes "), BINARY.code("0.0"), BINARY.code(""), BINARY.code("maybe")
+        (1, 0, -1, -2)
+        """
+        if text is None or not text.strip():
+            return MISSING
+        text = whole(text.strip())
+        return self.codes.get(text.lower() if self.fold else text, UNKNOWN)
+
+    def sql(self, text: str) -> str:
+        """The same in SQL, for an expression that gives trimmed text or NULL."""
+        whole_text = f"regexp_replace({text}, '{_WHOLE}', '\\1')"
+        value = f"lower({whole_text})" if self.fold else whole_text
+        cases = " ".join(f"WHEN {quoted(known)} THEN {code}" for known, code in self.codes.items())
+        return f"(CASE WHEN {text} IS NULL THEN {MISSING} ELSE CASE {value} {cases} ELSE {UNKNOWN} END END)::SMALLINT"
+
+
+def whole(text: str) -> str:
+    """A whole number written as a float (as pandas does beside missing values) without its zeros.
+
+    >>> whole("3.0"), whole("3.5")
+    ('3', '3.5')
+    """
+    return re.sub(_WHOLE, r"\1", text)
+
+
+BINARY = Vocabulary({**dict.fromkeys(NO, 0), **dict.fromkeys(YES, 1)}, fold=True)
+"""Flags and binary outcomes."""
+
+
+def vocabulary_of(feature: Category | Flag) -> Vocabulary:
+    """The texts of a feature.
+
+    >>> vocabulary_of(Category(values=("F", "M"))).codes
+    {'F': 0, 'M': 1}
+    """
+    if isinstance(feature, Flag):
+        return BINARY
+    return Vocabulary({whole(value): i for i, value in enumerate(feature.values)})
+
+
+def outcome_vocabulary(classes: int | tuple[str, ...]) -> Vocabulary:
+    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1 for k, or the given labels in order.
+
+    >>> outcome_vocabulary(3).codes, outcome_vocabulary(("home", "ward")).codes
+    ({'0': 0, '1': 1, '2': 2}, {'home': 0, 'ward': 1})
+    """
+    if classes == 2:
+        return BINARY
+    labels = [str(i) for i in range(classes)] if isinstance(classes, int) else [whole(label) for label in classes]
+    return Vocabulary({label: i for i, label in enumerate(labels)})
+
+
+# --- parsing in SQL ---------------------------------------------------------------------------------------------------
+
+
+def sql_text(opened: Opened, spec: SourceSpec, column: str) -> str:
+    """Trimmed text, NULL where missing."""
+    kind, name = opened.types[column], opened.names[column]
+    text = f"trim(CAST({name} AS VARCHAR), e' \\t\\r\\n')"
+    if kind in ("FLOAT", "DOUBLE"):
+        # As `whole` does in memory: 1.0 in one site's table and 1 in another's are one identifier or group.
+        text = f"CASE WHEN isnan({name}) THEN NULL ELSE regexp_replace({text}, '{_WHOLE}', '\\1') END"
+    text = f"nullif({text}, '')"
+    if spec.missing:
+        markers = ", ".join(quoted(marker.strip()) for marker in spec.missing)
+        text = f"CASE WHEN {text} IN ({markers}) THEN NULL ELSE {text} END"
+    return f"({text})"
+
+
+def sql_number(opened: Opened, spec: SourceSpec, column: str) -> str:
+    """A double: NaN where missing, infinite where it is not a number."""
+    if _NUMERIC.match(opened.types[column]) and not spec.missing:
+        return f"coalesce(CAST({opened.names[column]} AS DOUBLE), 'nan'::DOUBLE)"
+    text = sql_text(opened, spec, column)
+    point = f"replace({text}, ',', '.')" if spec.decimal == "," and opened.types[column] == "VARCHAR" else text
+    return f"CASE WHEN {text} IS NULL THEN 'nan'::DOUBLE ELSE coalesce(TRY_CAST({point} AS DOUBLE), 'inf'::DOUBLE) END"
+
+
+# --- parsing in NumPy -------------------------------------------------------------------------------------------------
+
+
+def as_text(value: Any) -> str | None:
+    """One value of a column in memory as DuckDB would write it; None where missing."""
+    if value is None or value is np.ma.masked or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, float | np.floating):
+        return whole(str(value))
+    if isinstance(value, bytes):
+        value = value.decode()
+    return str(value).strip() or None
+
+
+def texts(column: NDArray[Any]) -> list[str | None]:
+    """A column in memory as trimmed text."""
+    if np.ma.isMaskedArray(column):
+        return [as_text(value) for value in column]
+    return [as_text(value) for value in column.tolist()]
+
+
+def _plain_number(text: str | None) -> float:
+    if text is None:
+        return np.nan
+    try:
+        return float(text)
+    except ValueError:
+        return np.inf
+
+
+def numbers(column: NDArray[Any]) -> NDArray[np.float64]:
+    """A number column in memory, as `sql_number` gives it."""
+    if column.dtype.kind in "biuf":
+        values = np.asarray(np.ma.getdata(column), np.float64)
+        return np.where(np.ma.getmaskarray(column), np.nan, values) if np.ma.isMaskedArray(column) else values
+    return np.array([_plain_number(text) for text in texts(column)], np.float64)
+
+
+def codes(column: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.int16]:
+    """A category, flag or outcome in memory, as `Vocabulary.sql` gives it."""
+    if column.dtype.kind in "biuU" and not np.ma.isMaskedArray(column):
+        values, inverse = np.unique(column, return_inverse=True)
+        table = np.array([vocabulary.code(as_text(value)) for value in values.tolist()], np.int16)
+        return table[inverse] if len(values) else table
+    known: dict[str | None, int] = {}
+    found = texts(column)
+    for text in set(found):
+        known[text] = vocabulary.code(text)
+    return np.array([known[text] for text in found], np.int16)
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Counts:
+    """What encoding met, per column. Computed from rows: for the site's own operator, never sent."""
+
+    clipped: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+    not_a_number: dict[str, int] = field(default_factory=dict)
+    not_declared: dict[str, int] = field(default_factory=dict)
+
+
+def encode(
+    columns: dict[str, NDArray[Any]], schema: Schema, order: NDArray[np.intp] | None, counts: Counts
+) -> NDArray[np.float32]:
+    """The encoded matrix, rows in the given order. Takes each column out of ``columns`` as soon as it is encoded.
+
+    The one place where values become inputs: every entry is finite and within [-1, 1], whatever the rows hold, so a
+    single wild value cannot push a patient's gradient anywhere that clipping does not already bound.
+
+    >>> from suture.site.schema import Schema
+    >>> schema = Schema(features={"age": Number(low=20, high=80), "smoker": Flag()})
+    >>> columns = {"age": np.array([20.0, 50.0, 99.0]), "smoker": np.array([0, 1, -1], np.int16)}
+    >>> counts = Counts()
+    >>> encode(columns, schema, None, counts).tolist(), counts.clipped, counts.missing
+    ([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.5]], {'age': 1}, {'smoker': 1})
+    """
+    rows = len(columns[next(iter(schema.features))])
+    matrix = np.zeros((rows, schema.width), np.float32)
+    j = 0
+    for name, feature in schema.features.items():
+        values = columns.pop(name) if order is None else columns.pop(name)[order]
+        if isinstance(feature, Number):
+            absent = np.isnan(values)
+            _count(counts.not_a_number, name, np.isinf(values))
+            _count(counts.clipped, name, ((values < feature.low) | (values > feature.high)) & np.isfinite(values))
+            matrix[:, j] = np.where(absent, 0.0, scale(values, feature))
+            j += 1
+        else:
+            absent = values == MISSING
+            _count(counts.not_declared, name, values == UNKNOWN)
+            if isinstance(feature, Flag):
+                matrix[:, j] = np.where(absent, 0.5, values == 1)
+                j += 1
+            else:
+                for code in range(len(feature.values)):
+                    matrix[:, j] = values == code
+                    j += 1
+        _count(counts.missing, name, absent)
+        if schema.missing_rule(name) == "indicator":
+            matrix[:, j] = absent
+            j += 1
+    return matrix
+
+
+def scale(values: NDArray[np.float64], feature: Number) -> NDArray[np.float64]:
+    """Bounds to -1 and 1, the middle to 0, values outside to the nearer bound.
+
+    >>> scale(np.array([18.0, 59.0, 100.0, 300.0]), Number(low=18, high=100)).tolist()
+    [-1.0, 0.0, 1.0, 1.0]
+    """
+    inside = np.clip(values, feature.low, feature.high)
+    # In this order the quotient cannot exceed 1: rounding keeps x - low <= high - low.
+    scaled: NDArray[np.float64] = 2 * ((inside - feature.low) / (feature.high - feature.low)) - 1
+    return scaled
+
+
+def _count(into: dict[str, int], name: str, where: NDArray[np.bool_]) -> None:
+    found = int(np.count_nonzero(where))
+    if found:
+        into[name] = found

@@ -10,6 +10,7 @@ without spread that differ (SciPy answers p = 0 there). Values without spread th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -83,7 +84,7 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
     difference = float(gaps.mean())
     if n < 2:
         return {"t": None, "p": None, "difference": difference, "df": None}
-    error = float(gaps.std(ddof=1)) / np.sqrt(n)
+    error = float(gaps.std(ddof=1)) / math.sqrt(n)
     return _answer(difference, error, float(n - 1), _noise_floor(first, second))
 
 
@@ -101,7 +102,7 @@ def welch_t(a: Sequence[float], b: Sequence[float]) -> Test:
         return {"t": None, "p": None, "difference": difference, "df": None}
     u, v = float(first.var(ddof=1)) / len(first), float(second.var(ddof=1)) / len(second)
     floor = _noise_floor(first, second)
-    error = float(np.sqrt(u + v))
+    error = math.sqrt(u + v)
     if error <= floor:
         return _answer(difference, error, None, floor)
     df = (u + v) ** 2 / (u**2 / (len(first) - 1) + v**2 / (len(second) - 1))

@@ -53,6 +53,7 @@ def test_degenerate(test) -> None:
     single = test([0.9], [0.8])
     assert (single["t"], single["p"], single["df"]) == (None, None, None)
     json.dumps(constant, allow_nan=False)
+    assert all(type(v) is float for v in test([0.9, 0.8, 0.7], [0.5, 0.6, 0.2]).values())
     with pytest.raises(ValueError, match="at least one value"):
         test([], [])
     with pytest.raises(ValueError, match="finite"):

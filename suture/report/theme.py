@@ -1,0 +1,104 @@
+"""How figures look: one palette, one type size, one way to save.
+
+Colours are Okabe and Ito's ("Color universal design", 2008), told apart by people with any common colour blindness;
+their yellow is replaced by grey, because yellow lines vanish on white paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from suture.errors import StudyError
+from suture.report.words import Result, hospitals, labels, primary
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#8C8C8C")
+INK, QUIET, RULE = "#1b1b1b", "#5f6368", "#d9dce1"
+FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', sans-serif"
+VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+Figure = alt.TopLevelMixin
+
+
+def method_colours(result: Result) -> alt.Scale:
+    """The same colour for a method in every figure; the study's own method is always the first colour.
+
+    >>> method_colours({"methods": {"a": {}, "b": {}}, "method": "b"}).to_dict()["range"]
+    ['#D55E00', '#0072B2']
+    """
+    names, first = labels(result), primary(result)
+    order = [first, *(key for key in names if key != first)]
+    colour = {key: PALETTE[i % len(PALETTE)] for i, key in enumerate(order)}
+    return alt.Scale(domain=list(names.values()), range=[colour[key] for key in names])
+
+
+def hospital_colours(result: Result) -> alt.Scale | None:
+    """The same colour for a hospital in every figure; None where there are more hospitals than colours.
+
+    >>> hospital_colours({"methods": {}, "cohort": {"sites": {"boston": {}}}}).to_dict()["range"]
+    ['#0072B2']
+    """
+    names = hospitals(result)
+    return alt.Scale(domain=names, range=list(PALETTE[: len(names)])) if 0 < len(names) <= len(PALETTE) else None
+
+
+def table(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
+    """Rows as inline data: figures carry their data, so that they work offline.
+
+    >>> table([{"x": 1}]).to_dict()
+    {'values': [{'x': 1}]}
+    """
+    return alt.InlineData(values=list(rows))
+
+
+def finish(chart: Any, title: str, subtitle: str = "") -> Any:
+    """Title and style of a finished figure (styles may only stand at the top of a Vega-Lite figure).
+
+    >>> finish(alt.Chart(table([])).mark_point(), "Sizes").to_dict()["title"]["text"]
+    'Sizes'
+    """
+    heading: dict[str, Any] = {"text": title, "anchor": "start", "frame": "group"}
+    if subtitle:
+        heading["subtitle"] = subtitle
+    return (
+        chart.properties(title=heading, background="white", padding=12)
+        .configure(font=FONT)
+        .configure_title(
+            fontSize=16, fontWeight=600, color=INK, offset=12,
+            subtitleFontSize=13, subtitleColor=QUIET, subtitlePadding=5,
+        )
+        .configure_axis(
+            labelFontSize=12, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
+            gridColor="#eceef1", domainColor="#9aa0a6", tickColor="#9aa0a6", titlePadding=8, labelLimit=190,
+        )
+        .configure_legend(
+            labelFontSize=13, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
+            labelLimit=240, symbolStrokeWidth=3, columnPadding=18, rowPadding=5,
+        )
+        .configure_header(labelFontSize=13, titleFontSize=13, labelFontWeight=600, labelColor=INK, labelPadding=6)
+        .configure_view(stroke=None)
+    )  # fmt: skip
+
+
+def save(chart: Any, path: Path, scale: float = 2.0) -> None:
+    """Write a figure as PNG (at ``scale`` times screen size) or SVG, without a browser or a network.
+
+    >>> import tempfile
+    >>> chart = finish(alt.Chart(table([{"x": 1}])).mark_point().encode(x="x:Q"), "One point")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(chart, Path(folder) / "point.svg")
+    ...     (Path(folder) / "point.svg").read_text().startswith("<svg")
+    True
+    """
+    kind = path.suffix.lower()
+    if kind not in (".png", ".svg"):
+        raise StudyError(f"figures are written as .png or .svg, found '{path.name}'. Choose one of these endings.")
+    spec = chart.to_dict()
+    if kind == ".png":
+        path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=scale))
+    else:
+        path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGALITE), encoding="utf-8")

@@ -74,6 +74,8 @@ def _next_guess(
         ratio = target / low_cost if low_cost > 0 else 1e6
         step = max(1.5, min(ratio**2, 1e6)) if abs(lopsided) < 3 else 64.0
         return min(limit, max(low + 1, int(low * step)))
+    if low == 0 and 0 < target < high_cost < math.inf and abs(lopsided) < 4:
+        return max(1, min(high - 1, int(0.9 * high * (target / high_cost) ** 2)))
     if low == 0 or not (0 < low_cost < high_cost < math.inf) or abs(lopsided) > 2:
         return max(
             low + 1, min(high - 1, int(math.sqrt(max(low, 1) * high)) if high > 4 * low + 4 else (low + high) // 2)

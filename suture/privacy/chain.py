@@ -143,5 +143,5 @@ def inode(path: Path | None) -> tuple[int, int] | None:
 def words(error: sqlite3.Error, site: str, where: str) -> str:
     return (
         f"the ledger of site {site!r} at {where} cannot be read or written ({error}); nothing was charged and nothing "
-        f"may leave. Expected a writable SQLite file with space left on the disk; check the path, its rights and the disk"
+        f"may leave. Expected a writable SQLite file and space on the disk; check the path, its rights and the disk"
     )

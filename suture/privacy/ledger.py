@@ -109,7 +109,8 @@ class Ledger:
             elif known.budget != budget:
                 raise PrivacyError(
                     f"site {self.site!r} promised {_budget_words(known.budget)} to study {study!r}; "
-                    f"{_budget_words(budget)} was asked for now. A promise is made once: keep it, or start a study under another name"
+                    f"{_budget_words(budget)} was asked for now. A promise is made once: "
+                    f"keep it, or start a study under another name"
                 )
 
     def budget(self, study: str) -> Budget:
@@ -194,7 +195,8 @@ class Ledger:
             after = epsilon_of(add(state.spent, form), budget.delta, budget.accountant)
             raise BudgetExhausted(
                 f"{where}: epsilon {_up(now)} of {budget.epsilon:g} is spent in {state.charges} charges and this "
-                f"release would make it {_up(after)} ({budget.accountant}, delta {budget.delta:g}); nothing was released"
+                f"release would make it {_up(after)} ({budget.accountant}, delta {budget.delta:g}); "
+                f"nothing was released"
             )
 
     def _append(self, study: str, round: int, what: str, event: str, fingerprint: str) -> Entry:

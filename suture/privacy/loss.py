@@ -239,12 +239,12 @@ def _above(mass: Floats) -> Floats:
 
 def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:
     """Grid indices outside which the sum has at most `_TAIL` of its mass (Chernoff)."""
-    mean = variance = 0.0
+    # Sums, not dot products: BLAS would start threads, wait for them, and round differently on each machine.
+    variance = 0.0
     for grid, count in parts:
         index = np.arange(len(grid.mass))
-        first = float(grid.mass @ index)
-        mean += count * (grid.start + first)
-        variance += count * max(float(grid.mass @ (index - first) ** 2), 0.0)
+        first = float(np.sum(grid.mass * index))
+        variance += count * max(float(np.sum(grid.mass * (index - first) ** 2)), 0.0)
     scale = math.sqrt(variance) or 1.0
     lows: list[float] = []
     highs: list[float] = []
@@ -254,7 +254,7 @@ def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:
             for grid, count in parts:
                 exponent = sign * order * np.arange(len(grid.mass))
                 peak = float(exponent.max())
-                log_moment = peak + math.log(float(grid.mass @ np.exp(exponent - peak)))
+                log_moment = peak + math.log(float(np.sum(grid.mass * np.exp(exponent - peak))))
                 total += count * (log_moment + sign * order * grid.start)
             bounds.append(sign * total / order)
     return math.floor(max(lows)), max(math.ceil(min(highs)), 1)

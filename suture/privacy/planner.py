@@ -1,0 +1,100 @@
+"""The promise before training: what each site will release, what it costs, and that the budget pays for it.
+
+What is planned is the event of one round; what is promised is its composition over the rounds, by the same accountant
+that the ledger will ask, so that what the ledger finds at the end equals the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dp_accounting.dp_event import DpEvent
+
+from suture.errors import StudyError
+from suture.privacy.accountant import epsilon_of
+from suture.privacy.answer import answer
+from suture.privacy.budget import Budget, learn_if_fits
+from suture.privacy.calibration import (
+    dpsgd_event,
+    noise_for,
+    rounds_that_fit,
+    sampling_rate,
+    steps_per_epoch,
+    steps_that_fit,
+)
+from suture.privacy.events import normal_form, times
+
+__all__ = [
+    "SitePlan",
+    "answer",
+    "dpsgd_event",
+    "noise_for",
+    "plan_site",
+    "sampling_rate",
+    "steps_per_epoch",
+    "steps_that_fit",
+]
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What one site promises before training.
+
+    ``epsilon`` is what the rounds that the budget pays for cost: all ``rounds``, unless both a budget and a noise
+    multiplier were fixed and the budget ends first (``rounds_paid`` < ``rounds``).
+    """
+
+    site: str
+    patients: int
+    batch: int
+    sampling_rate: float
+    steps_per_round: int
+    rounds: int
+    noise_multiplier: float
+    epsilon: float
+    delta: float
+    accountant: str
+    event: DpEvent
+    rounds_paid: int
+
+
+def plan_site(
+    site: str,
+    patients: int,
+    batch: int,
+    *,
+    rounds: int,
+    local_epochs: int,
+    delta: float,
+    accountant: str = "pld",
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+) -> SitePlan:
+    """The promise of one site: noise for a budget, the cost of a noise, or both fixed and the rounds that fit.
+
+    >>> plan = plan_site("a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=13.4)
+    >>> plan.noise_multiplier, round(plan.epsilon, 2), plan.steps_per_round, plan.rounds_paid
+    (1.572, 13.4, 200, 100)
+    >>> plan = plan_site("a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=13.4, noise_multiplier=1.5)
+    >>> plan.rounds_paid, plan.epsilon <= 13.4
+    (89, True)
+    """
+    if epsilon is None and noise_multiplier is None:
+        raise StudyError(f"site {site!r}: expected epsilon, noise_multiplier or both under [privacy], found neither")
+    if rounds < 1 or local_epochs < 1:
+        raise StudyError(
+            f"site {site!r}: expected 1 round and 1 local epoch or more, found {rounds} and {local_epochs}"
+        )
+    rate, steps = sampling_rate(patients, batch), local_epochs * steps_per_epoch(patients, batch)
+    if noise_multiplier is None:
+        noise_multiplier = noise_for(float(epsilon or 0), delta, rate, steps * rounds, accountant)
+    event = dpsgd_event(noise_multiplier, rate, steps)
+    one = normal_form(event)
+    paid = rounds
+    if epsilon is not None and math.isfinite(epsilon):
+        budget = Budget(epsilon, delta, accountant)
+        if not learn_if_fits(times(one, rounds), budget):
+            paid = min(rounds, rounds_that_fit(one, budget))
+    cost = epsilon_of(times(one, paid), delta, accountant)
+    return SitePlan(site, patients, batch, rate, steps, rounds, noise_multiplier, cost, delta, accountant, event, paid)

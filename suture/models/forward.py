@@ -58,10 +58,10 @@ def layout(sizes: tuple[int, ...], training: bool) -> tuple[Layout, int]:
             matrix = padded(size + 1, TILE) * int(row[W_STRIDE])
             row[W] = room(matrix)
             if training:
-                row[T] = room(sizes[i + 1] * int(row[D_STRIDE]))
+                row[T] = room(int(row[W_STRIDE] * row[D_STRIDE]))
                 for column in (G, S, V, O):
                     row[column] = room(matrix)
-    return table, at
+    return table, at + WIDTH * int(table[:, W_STRIDE].max())  # transposition reads whole squares
 
 
 def workspace(sizes: tuple[int, ...], training: bool) -> tuple[NDArray[np.float32], Layout]:
@@ -152,24 +152,18 @@ def forward(m, t, rows, relu):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def put_row(m, t, r, values):  # type: ignore[no-untyped-def]
-    """Place one row's features, and the constant, in A[0]."""
-    size = t[0, SIZE]
-    row = m[t[0, A] + r * t[0, A_STRIDE] : t[0, A] + r * t[0, A_STRIDE] + size + 1]
-    for i in range(size):
-        row[i] = values[i]
-    row[size] = np.float32(1)
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
 def logits(m, t, params, x, relu, out):  # type: ignore[no-untyped-def]
     """The logits of every row of ``x``, block by block."""
     unpack(m, t, W, params)
     last = len(t) - 1
     for start in range(0, len(x), BLOCK):
         rows = min(BLOCK, len(x) - start)
+        at, size = t[0, A], t[0, SIZE]
         for r in range(rows):
-            put_row(m, t, r, x[start + r])
+            for c in range(size):
+                m[at + c] = x[start + r, c]
+            m[at + size] = np.float32(1)
+            at += t[0, A_STRIDE]
         forward(m, t, rows, relu)
         for r in range(rows):
             at = t[last, A] + r * t[last, A_STRIDE]

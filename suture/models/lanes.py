@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 WIDTH = 16
 TILE = 4  # rows of a product computed together
 
-# Two lanes a row keep eight accumulators in flight, which hides the latency of AVX-512's multiply-add; machines with
-# sixteen shorter registers would spill them to memory.
+# Tiles of eight lanes keep enough sums in flight to hide the latency of AVX-512's multiply-add; machines
+# with sixteen shorter registers would spill them to memory.
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
 _FLOAT = ir.FloatType()
@@ -165,8 +165,8 @@ def where_positive(typing: Any, test: Any, value: Any) -> Any:
 
 
 @intrinsic
-def leading(typing: Any, count: Any) -> Any:
-    """One in the first ``count`` places, zero in the others."""
+def keep(typing: Any, count: Any, value: Any) -> Any:
+    """The first ``count`` numbers, and zeros in place of the others."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wanted = builder.trunc(args[0], ir.IntType(32))
@@ -174,9 +174,9 @@ def leading(typing: Any, count: Any) -> Any:
         wanted = builder.insert_element(undefined, wanted, ir.Constant(ir.IntType(32), 0))
         wanted = builder.shuffle_vector(wanted, undefined, ir.Constant(_INDICES, None))
         inside = builder.icmp_signed("<", ir.Constant(_INDICES, list(range(WIDTH))), wanted)
-        return builder.select(inside, ir.Constant(_VECTOR, [1.0] * WIDTH), ir.Constant(_VECTOR, None))
+        return builder.select(inside, args[1], ir.Constant(_VECTOR, None))
 
-    return _lanes(types.int64), codegen
+    return _lanes(types.int64, _lanes), codegen
 
 
 @intrinsic
@@ -219,15 +219,59 @@ def bits_of_float(typing: Any, value: Any) -> Any:
     return types.int32(types.float32), codegen
 
 
-def _tile(lanes: int) -> Any:
-    """A product of `TILE` rows by ``lanes`` lanes, accumulated in registers."""
+@intrinsic
+def _transpose_square(typing: Any, memory: Any, source: Any, stride: Any, target: Any, width: Any) -> Any:
+    """Transpose the 16 x 16 square at ``source`` into the one at ``target``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        memory, source, stride, target, width = args
+
+        def row(start: Any, step: Any, r: int) -> Any:
+            offset = builder.add(start, builder.mul(step, ir.Constant(step.type, r)))
+            return _address(context, builder, signature.args[0], memory, offset)
+
+        rows = [builder.load(row(source, stride, r), align=4) for r in range(WIDTH)]
+        # Swap the off-diagonal quarters of ever smaller squares.
+        for size in (8, 4, 2, 1):
+            low = [c if not c & size else WIDTH + c - size for c in range(WIDTH)]
+            high = [c + size if not c & size else WIDTH + c for c in range(WIDTH)]
+            for r in range(WIDTH):
+                if not r & size:
+                    pair = rows[r], rows[r + size]
+                    rows[r] = builder.shuffle_vector(*pair, ir.Constant(_INDICES, low))
+                    rows[r + size] = builder.shuffle_vector(*pair, ir.Constant(_INDICES, high))
+        for r in range(WIDTH):
+            builder.store(rows[r], row(target, width, r), align=4)
+        return context.get_dummy_value()
+
+    return types.void(memory, *[types.int64] * 4), codegen
+
+
+@njit(nogil=True, cache=True)
+def transpose(m, a, rows, columns, stride, b, width):  # type: ignore[no-untyped-def]
+    """Write the transpose of a rows x columns matrix at ``a`` to ``b``, in whole squares; its padding is set to zero.
+
+    Both matrices need room up to the next multiples of 16.
+    """
+    for c in range(0, columns, WIDTH):
+        for r in range(0, rows, WIDTH):
+            _transpose_square(m, a + r * stride + c, stride, b + c * width + r, width)
+        if rows % WIDTH != 0:
+            last = rows // WIDTH * WIDTH
+            for k in range(WIDTH):
+                at = b + (c + k) * width + last
+                store(m, at, keep(rows - last, load(m, at)))
+
+
+def _tile(height: int, lanes: int) -> Any:
+    """A product of ``height`` rows by ``lanes`` lanes, accumulated in registers."""
 
     @intrinsic
     def tile(
         typing: Any, m: Any, k: Any, a: Any, row: Any, step: Any, b: Any, ldb: Any, c: Any, ldc: Any, add: Any
     ) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit_tile(context, builder, signature, args, lanes)
+            _emit_tile(context, builder, signature, args, height, lanes)
             return context.get_dummy_value()
 
         return types.void(m, *[types.int64] * 8, types.boolean), codegen
@@ -235,7 +279,7 @@ def _tile(lanes: int) -> Any:
     return tile
 
 
-def _emit_tile(context: Any, builder: Any, signature: Any, args: Any, lanes: int) -> None:
+def _emit_tile(context: Any, builder: Any, signature: Any, args: Any, height: int, lanes: int) -> None:
     memory, k, a, row, step, b, ldb, c, ldc, add = args
     base = context.make_array(signature.args[0])(context, builder, memory).data
 
@@ -243,8 +287,8 @@ def _emit_tile(context: Any, builder: Any, signature: Any, args: Any, lanes: int
         pointer = builder.gep(base, [builder.add(offset, ir.Constant(k.type, extra))])
         return builder.bitcast(pointer, _VECTOR.as_pointer())
 
-    cells = [(r, v) for r in range(TILE) for v in range(lanes)]
-    rows = [builder.mul(ir.Constant(k.type, r), ldc) for r in range(TILE)]
+    cells = [(r, v) for r in range(height) for v in range(lanes)]
+    rows = [builder.mul(ir.Constant(k.type, r), ldc) for r in range(height)]
     targets = {(r, v): at(builder.add(c, rows[r]), WIDTH * v) for r, v in cells}
     sums = {cell: cgutils.alloca_once(builder, _VECTOR) for cell in cells}
     for cell in cells:
@@ -252,11 +296,11 @@ def _emit_tile(context: Any, builder: Any, signature: Any, args: Any, lanes: int
     with builder.if_then(add):
         for cell in cells:
             builder.store(builder.load(targets[cell], align=4), sums[cell])
-    left = [builder.gep(base, [builder.add(a, builder.mul(ir.Constant(k.type, r), row))]) for r in range(TILE)]
+    left = [builder.gep(base, [builder.add(a, builder.mul(ir.Constant(k.type, r), row))]) for r in range(height)]
     with cgutils.for_range(builder, k) as loop:
         right = builder.add(b, builder.mul(loop.index, ldb))
         values = [builder.load(at(right, WIDTH * v), align=4) for v in range(lanes)]
-        for r in range(TILE):
+        for r in range(height):
             scalar = _splat(builder, builder.load(builder.gep(left[r], [builder.mul(loop.index, step)])))
             for v in range(lanes):
                 product = builder.fmul(scalar, values[v], flags=_CONTRACT)
@@ -265,26 +309,33 @@ def _emit_tile(context: Any, builder: Any, signature: Any, args: Any, lanes: int
         builder.store(builder.load(sums[cell]), targets[cell], align=4)
 
 
-_tile1 = _tile(1)
-_tile2 = _tile(2)
+_tile_4x1 = _tile(4, 1)
+_tile_4x2 = _tile(4, 2)
+_tile_8x1 = _tile(8, 1)
 
 
 @njit(nogil=True, cache=True)
 def product(m, rows, columns, inner, a, row, step, b, ldb, c, ldc, add):  # type: ignore[no-untyped-def]
     """``C = A B`` (or ``C += A B``), all in ``m``: A[r, k] at ``a + r*row + k*step``, B at ``b``, C at ``c``.
 
-    ``columns`` is a multiple of 16; rows are computed in whole tiles, so C and A need rows up to the next multiple of 4.
+    ``columns`` is a multiple of 16; rows are computed in whole tiles, so A and C need rows up to a multiple of `TILE`.
     Each cell is summed in the order of k, whatever its place in a tile: a row's result never depends on its neighbours.
     """
     n = 0
     if _WIDE:
         while n + 2 * WIDTH <= columns:
             for r in range(0, rows, TILE):
-                _tile2(m, inner, a + r * row, row, step, b + n, ldb, c + r * ldc + n, ldc, add)
+                _tile_4x2(m, inner, a + r * row, row, step, b + n, ldb, c + r * ldc + n, ldc, add)
             n += 2 * WIDTH
     while n < columns:
-        for r in range(0, rows, TILE):
-            _tile1(m, inner, a + r * row, row, step, b + n, ldb, c + r * ldc + n, ldc, add)
+        r = 0
+        if _WIDE:
+            while r + TILE < rows:
+                _tile_8x1(m, inner, a + r * row, row, step, b + n, ldb, c + r * ldc + n, ldc, add)
+                r += 2 * TILE
+        while r < rows:
+            _tile_4x1(m, inner, a + r * row, row, step, b + n, ldb, c + r * ldc + n, ldc, add)
+            r += TILE
         n += WIDTH
 
 
@@ -295,11 +346,3 @@ def inner(m, a, b, n):  # type: ignore[no-untyped-def]
     for i in range(0, n, WIDTH):
         result = multiply_add(load(m, a + i), load(m, b + i), result)
     return total(result)
-
-
-@njit(nogil=True, cache=True)
-def scale(m, a, n, factor):  # type: ignore[no-untyped-def]
-    """Multiply a run of ``n`` numbers (a multiple of 16) in place."""
-    factors = splat(factor)
-    for i in range(0, n, WIDTH):
-        store(m, a + i, multiply(load(m, a + i), factors))

@@ -34,20 +34,19 @@ from suture.models.forward import (
     V,
     W,
     forward,
-    put_row,
 )
 from suture.models.lanes import (
     WIDTH,
     inner,
-    leading,
+    keep,
     load,
     multiply,
     multiply_add,
     product,
-    scale,
     splat,
     store,
     subtract,
+    transpose,
     where_positive,
 )
 from suture.training.noise import fill_normals
@@ -118,66 +117,88 @@ def _accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _row_norm(m, t, r):  # type: ignore[no-untyped-def]
-    """Squared norm of one row's gradient."""
-    result = 0.0
+def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
+    """Squared norm of each row's gradient."""
+    for r in range(rows):
+        squares[r] = 0.0
     for i in range(len(t) - 1):
-        a = t[i, A] + r * t[i, A_STRIDE]
-        d = t[i + 1, D] + r * t[i + 1, D_STRIDE]
-        inputs = np.float64(inner(m, a, a, t[i, A_STRIDE])) + TINY
-        result += inputs * (np.float64(inner(m, d, d, t[i + 1, D_STRIDE])) + TINY)
-    return result
+        a, stride = t[i, A], t[i, A_STRIDE]
+        d, width = t[i + 1, D], t[i + 1, D_STRIDE]
+        for r in range(rows):
+            inputs = np.float64(inner(m, a, a, stride)) + TINY
+            squares[r] += inputs * (np.float64(inner(m, d, d, width)) + TINY)
+            a += stride
+            d += width
 
 
 @njit(nogil=True, cache=True)
-def _patient_norm(m, t, first, rows):  # type: ignore[no-untyped-def]
-    """An upper bound on the norm of the sum of a patient's row gradients, whatever cancels among them."""
-    squares = 0.0
-    apart = 0.0
-    for r in range(first, first + rows):
-        square = _row_norm(m, t, r)
-        squares += square
-        apart += math.sqrt(square)
+def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
+    """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among them."""
+    square, apart = 0.0, 0.0
+    for r in range(first, end):
+        square += squares[r]
+        apart += math.sqrt(squares[r])
         for s in range(first, r):
             for i in range(len(t) - 1):
                 a, stride = t[i, A], t[i, A_STRIDE]
                 d, width = t[i + 1, D], t[i + 1, D_STRIDE]
                 inputs = np.float64(inner(m, a + r * stride, a + s * stride, stride))
-                squares += 2.0 * inputs * np.float64(inner(m, d + r * width, d + s * width, width))
+                square += 2.0 * inputs * np.float64(inner(m, d + r * width, d + s * width, width))
     # Each inner product is known to ROUNDING relative to the norms it multiplies, hence the square to that much of
     # the square of the sum of norms.
-    if rows > 1:
-        squares = max(squares, 0.0) + ROUNDING * apart * apart
-    return math.sqrt(squares) + ROUNDING * apart
+    return math.sqrt(max(square, 0.0) + ROUNDING * apart * apart) + ROUNDING * apart
 
 
 @njit(nogil=True, cache=True)
-def _rescale(m, t, r, factor):  # type: ignore[no-untyped-def]
-    """Multiply a row's D by ``factor``; 0 also clears its inputs, since 0 times infinity is not 0."""
-    for i in range(1, len(t)):
-        if factor == 0.0:
-            for c in range(t[i, D_STRIDE]):
-                m[t[i, D] + r * t[i, D_STRIDE] + c] = np.float32(0)
-            for c in range(t[i - 1, A_STRIDE]):
-                m[t[i - 1, A] + r * t[i - 1, A_STRIDE] + c] = np.float32(0)
+def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-untyped-def]
+    """What each row is multiplied by, so that no patient's sum exceeds ``clip``; 0 where it is not finite."""
+    first = 0
+    for patient in range(patients):
+        end = ends[patient]
+        if end - first == 1:
+            norm = math.sqrt(squares[first]) * (1.0 + ROUNDING)
         else:
-            scale(m, t[i, D] + r * t[i, D_STRIDE], t[i, D_STRIDE], np.float32(factor))
+            norm = _sum_norm(m, t, first, end, squares)
+        factor = 1.0
+        if not math.isfinite(norm):
+            factor = 0.0
+        elif norm > clip:
+            factor = clip / norm
+        for r in range(first, end):
+            factors[r] = np.float32(factor)
+        first = end
 
 
 @njit(nogil=True, cache=True)
-def _factor(norm, clip):  # type: ignore[no-untyped-def]
-    """What a contribution of at most this norm is multiplied by, so that it does not exceed ``clip``."""
-    if not math.isfinite(norm):
-        return 0.0
-    return 1.0 if norm <= clip else clip / norm
+def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
+    """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity is not 0."""
+    zero = splat(np.float32(0))
+    for i in range(len(t) - 1):
+        a, stride = t[i, A], t[i, A_STRIDE]
+        d, width = t[i + 1, D], t[i + 1, D_STRIDE]
+        for r in range(rows):
+            if factors[r] == 0:
+                for c in range(0, stride, WIDTH):
+                    store(m, a + r * stride + c, zero)
+                for c in range(0, width, WIDTH):
+                    store(m, d + r * width + c, zero)
+            elif factors[r] != 1:
+                factor = splat(factors[r])
+                for c in range(0, width, WIDTH):
+                    store(m, d + r * width + c, multiply(load(m, d + r * width + c), factor))
 
 
 @njit(nogil=True, cache=True)
 def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # type: ignore[no-untyped-def]
     """Forward and backward pass of up to BLOCK rows of ``x``, given by index."""
+    at, size = t[0, A], t[0, SIZE]
     for r in range(count):
-        put_row(m, t, r, x[rows[r]])
-        labels[r] = y[rows[r]]
+        row = rows[r]
+        for c in range(size):
+            m[at + c] = x[row, c]
+        m[at + size] = np.float32(1)
+        at += t[0, A_STRIDE]
+        labels[r] = y[row]
     forward(m, t, count, relu)
     _outcome_derivatives(m, t, count, labels, class_weights)
     _backward(m, t, count, relu)
@@ -199,16 +220,17 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
             squares += np.float64(m[t[i, S] + c]) ** 2
-    factor = np.float32(_factor(math.sqrt(squares) * (1.0 + ROUNDING), clip))
-    if factor == 0:
+    norm = math.sqrt(squares) * (1.0 + ROUNDING)
+    if not math.isfinite(norm):
         return
+    factor = np.float32(min(1.0, clip / norm)) if norm > 0.0 else np.float32(1)
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
             m[t[i, G] + c] += factor * m[t[i, S] + c]
 
 
 @njit(nogil=True, cache=True)
-def _add_batch(m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends):  # type: ignore[no-untyped-def]
+def _add_batch(m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors):  # type: ignore[no-untyped-def]
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
     p, seen = 0, 0
     while p < len(batch):
@@ -231,13 +253,9 @@ def _add_batch(m, t, x, y, starts, batch, clip, class_weights, relu, labels, row
             continue
         seen += count
         _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
-        first = 0
-        for patient in range(patients):
-            factor = _factor(_patient_norm(m, t, first, ends[patient] - first), clip)
-            if factor != 1.0:
-                for r in range(first, ends[patient]):
-                    _rescale(m, t, r, factor)
-            first = ends[patient]
+        _row_squares(m, t, count, squares)
+        _factors(m, t, ends, patients, clip, squares, factors)
+        _rescale(m, t, count, factors)
         _accumulate(m, t, count, G)
     return seen
 
@@ -249,22 +267,24 @@ def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # typ
     Everything after the noise is a function of the noisy sum and of earlier weights: it costs no privacy.
     """
     scales, share = splat(np.float32(noise_scale)), splat(np.float32(1.0 / divisor))
-    pull, keep, step = splat(np.float32(proximal)), splat(np.float32(momentum)), splat(np.float32(-rate))
+    pull, hold, step = splat(np.float32(proximal)), splat(np.float32(momentum)), splat(np.float32(-rate))
     zero = splat(np.float32(0))
     p = 0
     for i in range(len(t) - 1):
-        width = t[i + 1, SIZE]
-        stride = t[i, W_STRIDE]
-        last_share = multiply(share, leading(width - stride + WIDTH))
-        for r in range(t[i, SIZE] + 1):
+        rows, width, stride = t[i, SIZE] + 1, t[i + 1, SIZE], t[i, W_STRIDE]
+        if width == stride:
+            rows, width, stride = 1, rows * width, rows * stride
+        for r in range(rows):
             for c in range(0, stride, WIDTH):
                 at = r * stride + c
                 weight = load(m, t[i, W] + at)
                 gradient = multiply_add(scales, load(noise, p + c), load(m, t[i, G] + at))
-                # The last lane of a row reads the next row's noise in its padding, which must stay zero.
-                gradient = multiply(gradient, share if c + WIDTH <= width else last_share)
+                if c + WIDTH > width:
+                    # The last lane of a row has read the next row's noise into its padding, which must stay zero.
+                    gradient = keep(width - c, gradient)
+                gradient = multiply(gradient, share)
                 gradient = multiply_add(pull, subtract(weight, load(m, t[i, O] + at)), gradient)
-                velocity = multiply_add(keep, load(m, t[i, V] + at), gradient)
+                velocity = multiply_add(hold, load(m, t[i, V] + at), gradient)
                 store(m, t[i, V] + at, velocity)
                 store(m, t[i, W] + at, multiply_add(step, velocity, weight))
                 store(m, t[i, G] + at, zero)
@@ -272,21 +292,16 @@ def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # typ
 
 
 @njit(nogil=True, cache=True)
-def transpose(m, t):  # type: ignore[no-untyped-def]
+def turn(m, t):  # type: ignore[no-untyped-def]
     """Refresh T from W for the layers that the backward pass crosses (biases stay behind)."""
     for i in range(1, len(t) - 1):
-        width = t[i, D_STRIDE]
-        for c in range(t[i + 1, SIZE]):
-            row = m[t[i, T] + c * width : t[i, T] + (c + 1) * width]
-            column = m[t[i, W] + c :]
-            for r in range(t[i, SIZE]):
-                row[r] = column[r * t[i, W_STRIDE]]
+        transpose(m, t[i, W], t[i, SIZE], t[i + 1, SIZE], t[i, W_STRIDE], t[i, T], t[i, D_STRIDE])
 
 
 @njit(nogil=True, cache=True)
 def run(  # type: ignore[no-untyped-def]
     m, t, x, y, starts, picks, ends, words, noise, expected, clip, noise_scale,
-    proximal, momentum, rate, class_weights, relu, labels, rows, limits,
+    proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors,
 ):  # fmt: skip
     """One step for each entry of ``ends``: patients ``picks[ends[s - 1]:ends[s]]``.
 
@@ -296,7 +311,7 @@ def run(  # type: ignore[no-untyped-def]
     first = 0
     for s in range(len(ends)):
         seen = _add_batch(
-            m, t, x, y, starts, picks[first : ends[s]], clip, class_weights, relu, labels, rows, limits
+            m, t, x, y, starts, picks[first : ends[s]], clip, class_weights, relu, labels, rows, limits, squares, factors
         )  # fmt: skip
         first = ends[s]
         divisor = expected if expected > 0 else max(1.0, float(seen))
@@ -305,4 +320,4 @@ def run(  # type: ignore[no-untyped-def]
             _update(m, t, noise[0], noise_scale, divisor, proximal, momentum, rate)
         else:
             _update(m, t, noise[s % len(noise)], noise_scale, divisor, proximal, momentum, rate)
-        transpose(m, t)
+        turn(m, t)

@@ -30,7 +30,7 @@ from suture.models.forward import BLOCK, O, W, pack, unpack, workspace
 from suture.models.lanes import WIDTH, padded
 from suture.privacy.mechanisms import Keystream, derive, generator
 from suture.privacy.unit import Patients
-from suture.training.dpsgd import run, transpose
+from suture.training.dpsgd import run, turn
 from suture.training.noise import words_for
 from suture.training.sampling import poisson_batches
 
@@ -130,7 +130,7 @@ def train(network: Dense, params: Floats, data: Patients, local: Local, key: byt
     """
     fused = _Fused(network, params, data, local)
     width = words_for(network.n_params) if local.private else 0
-    chunk = max(1, _CHUNK_BYTES // (4 * width)) if width else 64
+    chunk = max(4, _CHUNK_BYTES // (4 * width)) if width else 64
     stream = Keystream(derive(key, "noise"))
     words = np.empty((chunk, width), np.uint32)
     for picks, ends in _batches(data.patients, local, derive(key, "sampling"), chunk):
@@ -184,7 +184,7 @@ class _Fused:
         flat = np.ascontiguousarray(params, np.float32)
         unpack(self.memory, self.table, W, flat)
         unpack(self.memory, self.table, O, flat)
-        transpose(self.memory, self.table)
+        turn(self.memory, self.table)
         # One lane more than the parameters, since the last row of a layer is read in whole lanes.
         self.scratch = np.zeros((1, padded(network.n_params, 32) + WIDTH), np.float32)
         weights = local.class_weights or (1.0,) * network.classes
@@ -202,6 +202,8 @@ class _Fused:
             np.empty(BLOCK, np.int64),
             np.empty(BLOCK, np.int64),
             np.empty(BLOCK, np.int64),
+            np.empty(BLOCK, np.float64),
+            np.empty(BLOCK, np.float32),
         )
 
     def run(self, picks: NDArray[np.int64], ends: NDArray[np.int64], words: NDArray[np.uint32], noise: Floats) -> None:

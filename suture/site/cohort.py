@@ -227,7 +227,7 @@ def _read_memory(
     table: Any, schema: Schema, outcome: str | None, labels: Vocabulary, holdout: float, split_key: str
 ) -> _Read:
     """The same typed columns from arrays, without DuckDB: a thousand small generated sites load in a second."""
-    columns = {name: np.ma.asanyarray(table[name]) for name in _wanted(schema, outcome) or list(table)[:1]}
+    columns = {name: np.asanyarray(table[name]) for name in _wanted(schema, outcome) or list(table)[:1]}
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise DataError(f"a table in memory needs columns of one length, found lengths {sorted(lengths)}")

@@ -116,8 +116,11 @@ def sql_number(opened: Opened, spec: SourceSpec, column: str) -> str:
     if _NUMERIC.match(opened.types[column]) and not spec.missing:
         return f"coalesce(CAST({opened.names[column]} AS DOUBLE), 'nan'::DOUBLE)"
     text = sql_text(opened, spec, column)
-    point = f"replace({text}, ',', '.')" if spec.decimal == "," and opened.types[column] == "VARCHAR" else text
-    return f"CASE WHEN {text} IS NULL THEN 'nan'::DOUBLE ELSE coalesce(TRY_CAST({point} AS DOUBLE), 'inf'::DOUBLE) END"
+    # Markers come first, because they may look like numbers ("-999"). Without any, the plain cast is tried first and
+    # the text is only looked at where that fails: half the time for a file of a million rows.
+    plain = text if spec.missing else f"CAST({opened.names[column]} AS VARCHAR)"
+    point = f"replace({plain}, ',', '.')" if spec.decimal == "," and opened.types[column] == "VARCHAR" else plain
+    return f"coalesce(TRY_CAST({point} AS DOUBLE), CASE WHEN {text} IS NULL THEN 'nan' ELSE 'inf' END::DOUBLE)"
 
 
 # --- parsing in NumPy -------------------------------------------------------------------------------------------------
@@ -140,6 +143,8 @@ def texts(column: NDArray[Any]) -> list[str | None]:
     """A column in memory as trimmed text."""
     if np.ma.isMaskedArray(column):
         return [as_text(value) for value in column]
+    if column.dtype.kind in "iu":
+        return list(map(str, column.tolist()))
     return [as_text(value) for value in column.tolist()]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import difflib
 import gzip
+import importlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -329,17 +330,12 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
 
 def _driver(spec: SourceSpec) -> Any:
     """The ADBC driver of the url's scheme, or the install command."""
-    import importlib
-
     name = _DRIVERS[urlsplit(spec.url or "").scheme]
     try:
         importlib.import_module("pyarrow")
         return importlib.import_module(f"{name}.dbapi")
     except ImportError:
-        extra = "suture[sql]" if "postgresql" in name else name.replace("_", "-")
-        raise MissingExtra(
-            f"reading from {urlsplit(spec.url or '').scheme} needs an ADBC driver; install it: pip install '{extra}'"
-        ) from None
+        raise MissingExtra("reading from PostgreSQL needs its ADBC driver: pip install 'suture[sql]'") from None
 
 
 def _server_words(error: Exception) -> str:
@@ -375,4 +371,6 @@ def _own_words(error: Exception, columns: int) -> str:
             f"a line does not have the {columns} columns of the header, or a quote is not closed{line}; "
             "check the line, or the separator"
         )
+    if "suture_answer" in message:
+        return "the server broke off its answer; run the query there to see why (its message may quote a row)"
     return f"reading failed ({type(error).__name__})"

@@ -1,0 +1,167 @@
+"""A real PostgreSQL server, read through its ADBC driver: same rows, same encoding as from a file."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suture.errors import DataError
+from suture.site.cohort import count_training_patients, load
+from suture.site.records import SourceSpec
+from suture.site.schema import Schema
+
+dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi", reason="needs the extra: pip install 'suture[sql]'")
+BINARIES = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+
+SCHEMA = Schema.parse(
+    {
+        "patient": "patient_id",
+        "groups": ["sex"],
+        "features": {
+            "age": {"kind": "number", "low": 18, "high": 98},
+            "lactate": {"kind": "number", "low": 0, "high": 10, "missing": "indicator"},
+            "sex": {"kind": "category", "values": ["F", "M"]},
+            "smoker": {"kind": "flag"},
+        },
+    }
+)
+ROWS = [
+    ("p1", 58, "2.5", "F", True, 0),
+    ("p1", 59, None, "F", True, 1),
+    ("p2", 18, "10", "M", False, 0),
+    ("p3", 120, "0", None, None, 1),
+]
+
+
+def _as_server_user() -> tuple[list[str], str | None]:
+    """PostgreSQL refuses to run as root: a prefix that drops to an ordinary user, and that user's name."""
+    if os.getuid() != 0:
+        return [], None
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        drop = shutil.which("setpriv")
+        if drop:
+            return [drop, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"], name
+    pytest.skip("running as root, and no setpriv or ordinary user to run PostgreSQL as")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    if not BINARIES:
+        pytest.skip("no PostgreSQL server here (Debian: apt-get install postgresql)")
+    prefix, user = _as_server_user()
+    folder = Path(tempfile.mkdtemp(prefix="suture-pg-"))
+    if user:
+        shutil.chown(folder, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*command: str) -> None:
+        environment = {**os.environ, "LC_ALL": "C", "HOME": str(folder)}
+        subprocess.run([*prefix, *command], check=True, capture_output=True, cwd=folder, env=environment, timeout=60)
+
+    data, ctl = str(folder / "data"), f"{BINARIES[-1]}/pg_ctl"
+    try:
+        run(f"{BINARIES[-1]}/initdb", "-D", data, "-U", "reader", "-A", "trust", "-E", "UTF8", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        run(ctl, "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
+        try:
+            yield f"postgresql://reader@127.0.0.1:{port}/postgres"
+        finally:
+            run(ctl, "-D", data, "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def table(server: str) -> str:
+    with dbapi.connect(server) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE stays (patient_id text, age integer, lactate numeric(6,2), sex varchar(1), smoker boolean,"
+            " high_risk smallint, note text)"
+        )
+        for row in ROWS:
+            cells = ", ".join("NULL" if cell is None else f"'{cell}'" for cell in row)
+            cursor.execute(f"INSERT INTO stays VALUES ({cells}, 'not read')")
+        cursor.execute("CREATE TABLE nobody AS SELECT * FROM stays WHERE false")
+        connection.commit()
+    return server
+
+
+def test_same_as_from_a_file(table: str, tmp_path: Path) -> None:
+    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in reversed(ROWS)]
+    path = tmp_path / "stays.csv"
+    path.write_text("\n".join(["patient_id,age,lactate,sex,smoker,high_risk", *lines]) + "\n")
+    spec = SourceSpec(url=table, query="SELECT * FROM stays;")
+    for holdout in (0.0, 0.5):
+        there, here = (
+            load(source, SCHEMA, "high_risk", site="a", holdout=holdout, split_key="k") for source in (spec, path)
+        )
+        np.testing.assert_array_equal(there.train.x, here.train.x)
+        np.testing.assert_array_equal(there.train.y, here.train.y)
+        np.testing.assert_array_equal(there.train.starts, here.train.starts)
+        assert there.loaded == here.loaded
+        for name, groups in here.test_groups.items():
+            np.testing.assert_array_equal(there.test_groups[name], groups)
+        count = count_training_patients(spec, SCHEMA, site="a", holdout=holdout, split_key="k")
+        assert count == there.train.patients
+    assert there.loaded.clipped == {"age": 1}
+    assert there.loaded.missing == {"lactate": 1, "sex": 1, "smoker": 1}
+
+
+def test_counting_patients_asks_for_the_patient_column_only(table: str) -> None:
+    # a query whose other columns fail as soon as the server computes them
+    spec = SourceSpec(url=table, query="SELECT patient_id, 1 / (age - age) AS age FROM stays")
+    assert count_training_patients(spec, SCHEMA, site="a", holdout=0.0, split_key="k") == 3
+
+
+def test_an_empty_answer(table: str) -> None:
+    spec = SourceSpec(url=table, query="SELECT * FROM nobody")
+    with pytest.raises(DataError, match="no rows"):
+        load(spec, SCHEMA, "high_risk", site="a", holdout=0.0, split_key="k")
+
+
+def test_missing_column_and_table(table: str) -> None:
+    with pytest.raises(DataError, match=r"column 'sex' is missing; column 'smoker' is missing"):
+        load(
+            SourceSpec(url=table, query="SELECT patient_id, age, lactate, high_risk FROM stays"),
+            SCHEMA,
+            "high_risk",
+            site="a",
+            holdout=0.0,
+            split_key="k",
+        )
+    with pytest.raises(DataError, match=r"SQLSTATE 42P01.*wards"):
+        load(SourceSpec(url=table, query="SELECT * FROM wards"), SCHEMA, "y", site="a", holdout=0.0, split_key="k")
+
+
+def test_a_server_error_never_quotes_a_value(table: str) -> None:
+    spec = SourceSpec(
+        url=table, query="SELECT *, CAST(sex AS integer) AS code FROM stays WHERE CAST(sex AS integer) > 0"
+    )
+    with pytest.raises(DataError, match="broke off its answer") as caught:
+        load(spec, SCHEMA, "high_risk", site="a", holdout=0.0, split_key="k")
+    assert '"F"' not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_no_server_and_no_secret_in_the_message() -> None:
+    spec = SourceSpec(url="postgresql://reader:geheim@127.0.0.1:1/ward", query="SELECT 1")
+    with pytest.raises(DataError, match=r"postgresql://127.0.0.1/ward.*cannot be reached") as caught:
+        load(spec, SCHEMA, "high_risk", site="a", holdout=0.0, split_key="k")
+    assert "geheim" not in str(caught.value)
+    assert "geheim" not in repr(spec)

@@ -35,12 +35,13 @@ CREATE TRIGGER entries_stay BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, '
 
 @dataclass(frozen=True)
 class Receipt:
-    """Proof of a charge: the ledger's entry, and whether this very release had been paid for before."""
+    """Proof of a charge: the ledger's entry, what it paid for, and whether this very release had been paid before."""
 
     entry: int
     study: str
     round: int
     what: str
+    event: str
     fingerprint: str
     hash: str
     repeated: bool

@@ -118,6 +118,16 @@ class Ledger:
         with self._reading():
             return self._known(study).budget
 
+    def promised(self, study: str) -> bool:
+        """Whether the study was promised a finite epsilon here.
+
+        >>> Ledger.open(None, "boston").promised("cardio")
+        False
+        """
+        with self._reading():
+            known = self._studies.get(study)
+            return known is not None and known.budget.promises
+
     def can_pay(self, study: str, event: DpEvent, fingerprint: bytes) -> bool:
         """Whether `charge` would succeed now; writes nothing."""
         form, text = normal_form(event), event_to_text(event)
@@ -321,7 +331,9 @@ def _book(state: _Study, entry: Entry, form: NormalForm) -> None:
 
 
 def _receipt(entry: Entry, repeated: bool) -> Receipt:
-    return Receipt(entry.seq, entry.study, entry.round, entry.what, entry.fingerprint, entry.hash, repeated)
+    return Receipt(
+        entry.seq, entry.study, entry.round, entry.what, entry.event, entry.fingerprint, entry.hash, repeated
+    )
 
 
 def _budget_text(budget: Budget) -> str:

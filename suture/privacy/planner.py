@@ -97,4 +97,6 @@ def plan_site(
         if not learn_if_fits(times(one, rounds), budget):
             paid = min(rounds, rounds_that_fit(one, budget))
     cost = epsilon_of(times(one, paid), delta, accountant)
+    if epsilon is None and 0 < cost < math.inf:
+        learn_if_fits(times(one, rounds), Budget(cost, delta, accountant))  # the ledger's budget is then this cost
     return SitePlan(site, patients, batch, rate, steps, rounds, noise_multiplier, cost, delta, accountant, event, paid)

@@ -124,7 +124,7 @@ def convergence(result: Result, metrics: Sequence[str] = CONVERGENCE) -> Any:
                     alt.Tooltip("value:Q", title=METRICS.get(metric, metric), format=".3f"),
                 ],
             )
-            .properties(width=640 if single else 340, height=320 if single else 210)
+            .properties(width=640 if single else 310, height=320 if single else 200)
         )
     chart = panels[0] if single else alt.concat(*panels, columns=2, spacing={"row": 26, "column": 40})
     who = f"{next(iter(names.values()))}. " if len(names) == 1 else ""
@@ -167,15 +167,14 @@ def comparison(result: Result, metrics: Sequence[str] = COMPARED) -> Any:
                 alt.Tooltip("interval:N", title="95 % interval"),
             ],
         )
-        panels.append(alt.layer(bar, dot).properties(width=200, height=max(90, 26 * len(names))))
+        panels.append(alt.layer(bar, dot).properties(width=190, height=max(90, 26 * len(names))))
     if not panels:
         return None
     many = any(row["interval"] for metric in known for row in _final(result, metric))
     note = "Dots: mean over seeds; lines: 95 % interval" if many else "One seed: no intervals"
     chart = alt.concat(*panels, columns=3, spacing={"row": 24, "column": 22})
-    return finish(
-        chart, "Methods compared", f"{note}. For the calibration error, lower is better; for the others, higher"
-    )
+    note += ". Lower is better for the calibration error, higher for the others" if "ece" in known else ""
+    return finish(chart, "Methods compared", note)
 
 
 def calibration(result: Result) -> Any:

@@ -86,7 +86,7 @@ def boxes(result: Result) -> Any:
     >>> feature = {"label": "Age", "unit": "years", "edges": [0, 100], "counts": {"a": [9]}, "box": {"a": box}}
     >>> chart = boxes({"name": "x", "methods": {}, "cohort": {"features": {"age": feature}}})
     >>> chart.to_dict()["title"]["text"]
-    'Hospital by hospital'
+    'Ranges at each hospital'
     """
     features = [f for f in _features(result, "edges") if part(f, "box")]
     if not features:
@@ -102,7 +102,7 @@ def boxes(result: Result) -> Any:
     if len(shown) < len(everywhere):
         note += f". The {len(shown)} largest of {len(everywhere):,} hospitals"
     chart = alt.concat(*charts, columns=columns, spacing={"row": 26, "column": 26})
-    return finish(chart, "Hospital by hospital", note)
+    return finish(chart, "Ranges at each hospital", note)
 
 
 def shares(result: Result) -> Any:
@@ -154,7 +154,7 @@ def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None) -> Any:
         if c.sum()
         for x, v in zip(middle, _smooth(c / c.sum()), strict=True)
     ]
-    x = alt.X("from:Q", bin="binned", title=_axis_title(feature), axis=alt.Axis(tickCount=5, grid=False))
+    x = alt.X("from:Q", bin="binned", title=_axis_title(feature), axis=alt.Axis(tickCount=4, grid=False))
     y = alt.Y("share:Q", title="Share of rows", axis=alt.Axis(format="~%", tickCount=4))
     layer = alt.Chart(table(bars)).mark_bar(color="#d5d8dd", binSpacing=0).encode(x=x, x2="to:Q", y=y)
     hue: Any = alt.value(PALETTE[0])
@@ -164,7 +164,7 @@ def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None) -> Any:
         )
     line = alt.Chart(table(lines)).mark_line(strokeWidth=2, interpolate="monotone")
     curve = line.encode(x="x:Q", y=y, color=hue, tooltip=[alt.Tooltip("hospital:N", title="Hospital")])
-    return alt.layer(layer, curve).properties(width=195, height=170)
+    return alt.layer(layer, curve).properties(width=180, height=170)
 
 
 def _smooth(share: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,7 +235,7 @@ def _size_spread(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Many hospitals: how many have how many patients, and how common the outcome is."""
     panels = []
     for name, title, style, colour in (
-        ("patients", "Patients", "~s", PALETTE[0]), ("prevalence", "Rows with the outcome", "~%", PALETTE[1])
+        ("patients", "Patients", ",d", PALETTE[0]), ("prevalence", "Rows with the outcome", "~%", PALETTE[1])
     ):  # fmt: skip
         values = [row[name] for row in rows if row[name] is not None]
         if not values:

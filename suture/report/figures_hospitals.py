@@ -110,7 +110,7 @@ def panels(result: Result, metric: str | None = None) -> Any:
     shown = chosen(last, MOST_PANELS)
     rows = _trajectories(_thin(history, 100), shown, metric)
     columns = min(4, len(shown)) if len(shown) != 5 else 3
-    width = 170 if columns == 4 else 235 if columns == 3 else 330
+    width = 155 if columns == 4 else 215 if columns == 3 else 320
     colours = hospital_colours(result)
     hue: Any = alt.value(PALETTE[0])
     if colours is not None:

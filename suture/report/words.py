@@ -274,12 +274,13 @@ def headline(result: Result) -> str:
         where += f" with {total:,.0f} patients," if total else ","
     between = span(part(method, "metrics", "intervals", "global").get(metric))
     text = f"{labels(result).get(key, key)}{where} reaches {METRICS[metric]} {number(value)}"
-    text += f" (95 % interval {between})" if between else ""
+    text += f" (95\u00a0% interval {between})" if between else ""
     if not protected(method):
         return f"{text} on held-out patients, without differential privacy."
     privacy = part(method, "privacy")
-    bound = f"ε = {epsilon(privacy.get('epsilon'))}, δ = {delta(privacy.get('delta'))}"
-    return f"{text} on held-out patients, with patient-level privacy proven at every hospital ({bound} or better)."
+    unit = f"{privacy['unit']}-level " if privacy.get("unit") else ""
+    bound = f"ε\u00a0=\u00a0{epsilon(privacy.get('epsilon'))} or less, δ\u00a0=\u00a0{delta(privacy.get('delta'))}"
+    return f"{text} on held-out patients, with {unit}differential privacy proven at every hospital ({bound})."
 
 
 def leading_metric(method: Mapping[str, Any]) -> tuple[str, float | None]:

@@ -1,0 +1,247 @@
+"""A result on the console (Rich) and in a notebook (HTML): the summary table and the privacy promise.
+
+Text from the study is shown as text: Rich markup in a hospital's name stays what it is, and HTML is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from suture.report import tables
+from suture.report.words import NO_PRIVACY, Result, finite, headline, part, primary, protected, unprotected
+
+SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
+SHORT = {
+    "Recall (sensitivity)": "Recall",
+    "Precision (PPV)": "Precision",
+    "Calibration error (ECE)": "ECE",
+    "ε proven, worst hospital": "ε proven",
+    "Sent by hospitals": "Sent up",
+    "Sent to hospitals": "Sent down",
+}
+
+
+def summary_table(result: Result) -> RichTable:
+    """Methods x metrics, with the epsilon proven at the worst hospital and the bytes sent.
+
+    >>> table = summary_table({"name": "demo", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}})
+    >>> [column.header for column in table.columns]
+    ['Method', 'AUC', 'ε proven', 'Sent up', 'Sent down']
+    """
+    quality, cost = tables.quality(result, SHOWN), tables.cost(result)
+    heads = [*quality.heads, *(cost.heads[i] for i in (1, 3, 4))]
+    table = RichTable(
+        title=Text(str(result.get("name", ""))), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+    )
+    for i, head in enumerate(heads):
+        table.add_column(SHORT.get(head, head), justify="right" if i else "left", overflow="fold", no_wrap=bool(i))
+    for first, second in zip(quality.rows, cost.rows, strict=True):
+        cells = [Text(first[0].text)]
+        cells += [Text(cell.text + _half(cell.note), style="bold" if cell.best else "") for cell in first[1:]]
+        none = second[1].text == "none"
+        cells += [Text(second[1].text, style="bold red" if none else ""), Text(second[3].text), Text(second[4].text)]
+        table.add_row(*cells)
+    return table
+
+
+def privacy_panel(result: Result) -> Panel:
+    """What is proven at each hospital under the study's method, or that nothing is.
+
+    >>> privacy_panel({"name": "demo", "methods": {"a": {}}}).title
+    'Privacy: none'
+    """
+    method = part(result, "methods", primary(result))
+    if not protected(method):
+        return Panel(Text(NO_PRIVACY), title="Privacy: none", border_style="red", title_align="left")
+    statement = str(part(method, "privacy").get("statement") or "").strip()
+    parts: list[RenderableType] = [Text(statement), Text("")] if statement else []
+    found = tables.promises(result)
+    if found is not None:
+        parts.append(_rich(found))
+    if found is None and not statement:
+        parts.append(Text(headline(result)))
+    return Panel(Group(*parts), title="Privacy", border_style="green", title_align="left")
+
+
+def print_result(result: Result, console: Console | None = None) -> None:
+    """The whole result for a terminal: sentence, summary, p-values, privacy, warnings.
+
+    >>> import io
+    >>> page = Console(file=io.StringIO(), width=100)
+    >>> print_result({"name": "demo", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}, page)
+    >>> "without differential privacy" in page.file.getvalue()
+    True
+    """
+    console = console or Console()
+    console.print(summary_table(result))
+    if any(cell.note for row in tables.quality(result, SHOWN).rows for cell in row[1:]):
+        console.print(Text("±: half of the 95 % interval over seeds\n", style="dim"))
+    console.print(Text(headline(result)))
+    if (compared := tables.significance(result)) is not None:
+        console.print(_rich(compared))
+    console.print(privacy_panel(result))
+    open_methods = unprotected(result)
+    if open_methods and len(open_methods) < len(part(result, "methods")):
+        console.print(Text(f"Without differential privacy: {', '.join(open_methods)}", style="bold red"))
+    for key in part(result, "methods"):
+        if why := part(result, "methods", key).get("stopped"):
+            console.print(Text(f"Stopped early, {key}: {why}", style="yellow"))
+    for warning in result.get("warnings") or []:
+        console.print(Text(f"Note: {warning}", style="yellow"))
+
+
+def html_repr(result: Result) -> str:
+    """The summary as one HTML table, for notebooks.
+
+    >>> html_repr({"name": "<b>", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}).startswith("<div")
+    True
+    """
+    quality, cost = tables.quality(result, SHOWN), tables.cost(result)
+    heads = [*quality.heads, *(cost.heads[i] for i in (1, 3, 4))]
+    style = "padding:4px 10px;border-bottom:1px solid #d9dce1;text-align:right"
+    head = "".join(f'<th scope="col" style="{style}">{html.escape(SHORT.get(h, h))}</th>' for h in heads)
+    rows = []
+    for first, second in zip(quality.rows, cost.rows, strict=True):
+        cells = [*first, second[1], second[3], second[4]]
+        rows.append("<tr>" + "".join(_cell(cell, style) for cell in cells) + "</tr>")
+    banner = ""
+    if not protected(part(result, "methods", primary(result))):
+        banner = f'<p style="color:#b3261e;font-weight:bold">{html.escape(NO_PRIVACY)}</p>'
+    title = html.escape(str(result.get("name", "")))
+    return (
+        f'<div style="font-family:sans-serif"><p><strong>{title}</strong>: {html.escape(headline(result))}</p>{banner}'
+        f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def print_plan(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """The answer of ``suture plan``: the figure asked for, by accountant, then hospital by hospital.
+
+    >>> import io
+    >>> page = Console(file=io.StringIO(), width=80)
+    >>> print_plan({"epsilon": {"rdp": 31.9, "pld": 29.97}, "unit": "patient"}, page)
+    >>> "29.97" in page.file.getvalue()
+    True
+    """
+    print_tables(found, console)
+
+
+def print_bench(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """Speed ratios of ``suture bench``: how many times faster than what they are compared with.
+
+    >>> import io
+    >>> page = Console(file=io.StringIO(), width=80)
+    >>> print_bench({"dpsgd_vs_opacus": 101.5}, page)
+    >>> "101.5" in page.file.getvalue()
+    True
+    """
+    print_tables(found, console)
+
+
+def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """The tables of ``suture reproduce``: the paper's figures beside ours.
+
+    >>> import io
+    >>> page = Console(file=io.StringIO(), width=80)
+    >>> print_reproduction({"table_7": [{"method": "FedAvg", "paper": 0.88, "ours": 0.959}]}, page)
+    >>> "0.959" in page.file.getvalue()
+    True
+    """
+    print_tables(found, console)
+
+
+def print_tables(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """Any plain answer: facts in one list, every list of records as a table under its name.
+
+    >>> import io
+    >>> page = Console(file=io.StringIO(), width=80)
+    >>> print_tables({"steps": 500, "hospitals": [{"patients": 10, "noise": {"pld": 1.5}}]}, page)
+    >>> "noise, pld" in page.file.getvalue()
+    True
+    """
+    console = console or Console()
+    facts, records = _sorted_out(found)
+    grid = RichTable.grid(padding=(0, 3))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="bold"), Text(_plain(value)))
+    if facts:
+        console.print(grid)
+    for name, rows in records.items():
+        heads = list(dict.fromkeys(head for row in rows for head in row))
+        cells = [tuple(tables.Cell(_plain(row.get(head))) for head in heads) for row in rows]
+        console.print(_rich(tables.Table(name, tuple(heads), tuple(cells))))
+
+
+def _sorted_out(tree: Mapping[str, Any], lead: str = "") -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Single facts, and lists of records, each under the path that leads to it."""
+    facts: dict[str, Any] = {}
+    records: dict[str, list[dict[str, Any]]] = {}
+    for key, value in tree.items():
+        name = f"{lead}{_spaced(str(key))}"
+        if isinstance(value, Mapping) and not _spread(value):
+            more, tables_below = _sorted_out(value, f"{name}, ")
+            facts |= more
+            records |= tables_below
+        elif isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
+            records[name] = [_sorted_out(v)[0] for v in value]
+        else:
+            facts[name] = value
+    return facts, records
+
+
+def _spread(value: Mapping[str, Any]) -> bool:
+    """A mean over seeds with its standard deviation is one figure."""
+    return {"mean", "sd"} <= set(value)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, Mapping):
+        return _plain(value["mean"]) + ("" if value["sd"] is None else f" ± {_plain(value['sd'])}")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        between = "\n" if any(isinstance(v, str) for v in value) else ", "
+        return between.join(_plain(v) for v in value)
+    return str(value)
+
+
+def _half(note: str) -> str:
+    """An interval as plus or minus: "0.95 to 0.97" gives " ± 0.010"."""
+    ends = [finite(float(end)) for end in note.split(" to ")] if note else []
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        return ""
+    return f" ± {(ends[1] - ends[0]) / 2:.3f}"
+
+
+def _rich(found: tables.Table) -> RichTable:
+    table = RichTable(title=Text(found.caption), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for i, head in enumerate(found.heads):
+        table.add_column(Text(SHORT.get(head, head)), justify="right" if i else "left", overflow="fold")
+    for row in found.rows:
+        table.add_row(*(Text(cell.text) for cell in row))
+    if found.remark:
+        table.caption = Text(found.remark)
+        table.caption_justify = "left"
+    return table
+
+
+def _cell(cell: tables.Cell, style: str) -> str:
+    text = html.escape(cell.text)
+    note = f'<br><span style="color:#5f6368;font-size:85%">{html.escape(cell.note)}</span>' if cell.note else ""
+    return f'<td style="{style}">{f"<strong>{text}</strong>" if cell.best else text}{note}</td>'

@@ -1,0 +1,108 @@
+"""Answers on the terminal that are not a run: plans, benchmarks, reproductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ACCOUNTANTS = {"basic": "basic composition", "rdp": "RDP", "pld": "PLD"}
+BENCHES = {
+    "dpsgd_vs_opacus": "DP-SGD step against Opacus, 6-64-32-1, batch 32, one thread",
+    "dpsgd_vs_plain_torch": "DP-SGD step against a non-private PyTorch step, same network",
+    "dpsgd_wide_vs_opacus": "DP-SGD step against Opacus, 261-128-64-12",
+    "fedcvr_vs_flower_opacus": "FedCVR's work against Flower + Opacus, all cores",
+    "fedcvr_table_seconds": "Table 7 of FedCVR in full, seconds",
+}
+
+
+def print_plan(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """The missing figure by accountant, for each hospital and for the worst."""
+    console = console or Console()
+    asked = next(key for key, value in found.items() if isinstance(value, Mapping) and "pld" in value)
+    table = Table(title=f"{asked}, by accountant", title_justify="left")
+    table.add_column("hospital")
+    for name in found[asked]:
+        table.add_column(ACCOUNTANTS.get(name, name), justify="right")
+    hospitals = found.get("hospitals", [])
+    for hospital in hospitals:
+        label = f"{hospital['patients']:,} patients" if isinstance(hospital.get("patients"), int) else "hospital"
+        table.add_row(label, *(_number(hospital[asked].get(name)) for name in found[asked]))
+    if len(hospitals) != 1:
+        table.add_row("all (the worst governs)", *(_number(value) for value in found[asked].values()))
+    console.print(table)
+    console.print(f"unit: {found['unit']}; neighbours: {found['neighbours']}", highlight=False)
+    console.print(f"sampling: {found['sampling']}", highlight=False)
+
+
+def print_bench(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """Ratios first, then what could not be measured and why."""
+    console = console or Console()
+    table = Table(title="How many times faster Suture is, measured side by side", title_justify="left")
+    table.add_column("comparison")
+    table.add_column("figure", justify="right")
+    for key, text in BENCHES.items():
+        value = found.get(key)
+        unit = " s" if key.endswith("seconds") else " x"
+        table.add_row(text, "not measured" if value is None else f"{value:,.1f}{unit}")
+    console.print(table)
+    skipped = found.get("skipped") or {}
+    for reason in skipped.values() if isinstance(skipped, Mapping) else skipped:
+        console.print(f"skipped: {reason}", highlight=False)
+
+
+def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """Every table of a reproduction, the paper's columns beside ours."""
+    console = console or Console()
+    console.print(found["title"], style="bold")
+    for table in found["tables"].values():
+        console.print(rows_table(table["title"], table["rows"]))
+    for note in found.get("notes", []):
+        console.print(f"- {note}", highlight=False)
+    console.print(f"page: {found['page']}", highlight=False, soft_wrap=True)
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of equal keys as a table; deviations are folded into their figure, intervals stay in the files."""
+    table = Table(title=title, title_justify="left")
+    for key in shown(rows):
+        text = any(isinstance(row[key], str) for row in rows)
+        table.add_column(key, justify="left" if text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row, key) for key in shown(rows)))
+    return table
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns worth a reader's eye.
+
+    >>> shown([{"our AUC": 0.9, "our AUC sd": 0.01, "our AUC 95% low": 0.88}])
+    ['our AUC']
+    """
+    return [key for key in rows[0] if not key.endswith((" sd", " 95% low", " 95% high"))]
+
+
+def cell(row: Mapping[str, Any], key: str) -> str:
+    """One figure, with its standard deviation where there is one.
+
+    >>> cell({"our AUC": 0.9, "our AUC sd": 0.01}, "our AUC"), cell({"p": 0.0002}, "p")
+    ('0.900 ± 0.010', '0.0002')
+    """
+    spread = row.get(f"{key} sd")
+    if isinstance(row[key], float) and spread is not None:
+        return f"{row[key]:.3f} ± {spread:.3f}"
+    return _number(row[key])
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        return f"{value:.2g}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"

@@ -35,7 +35,9 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-Threads = Annotated[int | None, typer.Option(help="Threads to use; the numbers do not depend on it. Default: all cores.")]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads to use; the numbers do not depend on it. Default: all cores.")
+]
 
 
 def _version(show: bool) -> None:
@@ -46,7 +48,9 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -56,7 +60,9 @@ def run(
     study: Annotated[Path | None, typer.Argument(help="The study file.", show_default=False)] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/<study>-<time>.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods to compare, separated by commas; the first leads.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods to compare, separated by commas; the first leads.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of evaluation.seeds.")] = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -103,7 +109,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Leave one figure out and get it: noise for a budget, budget for a noise, rounds that fit, and so on."""
-    from suture.privacy.planner import answer
+    from suture.privacy.answer import answer
 
     found = answer(
         patients=patients or None,
@@ -118,7 +124,7 @@ def plan(
     if as_json:
         _print_json(found)
     else:
-        from suture.report.console import print_plan
+        from suture.report.terminal import print_plan
 
         print_plan(found)
 
@@ -154,20 +160,22 @@ def report(
 def reproduce(
     paper: Annotated[str, typer.Argument(help="Which paper: fedcvr.")],
     quick: Annotated[bool, typer.Option(help="Fewer patients, rounds and seeds: a look, not a result.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for tables and figures. Default: reproduced/<paper>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables and figures. Default: reproduced/<paper>.")
+    ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's experiments: its printed figures beside ours, its claimed epsilon beside the proven one."""
-    from suture import reproduce as room
+    from suture.reproduce import reproduce as run_paper
 
     target = out or Path("reproduced") / (f"{paper}-quick" if quick else paper)
     with _progress(as_json) as progress, _interruptible(target, resumable=False):
-        found = room.reproduce(paper, out=target, quick=quick, threads=threads, progress=progress)
+        found = run_paper(paper, out=target, quick=quick, threads=threads, progress=progress)
     if as_json:
         _print_json(found)
     else:
-        from suture.report.console import print_reproduction
+        from suture.report.terminal import print_reproduction
 
         print_reproduction(found)
 
@@ -184,7 +192,7 @@ def bench(
     if as_json:
         _print_json(found)
     else:
-        from suture.report.console import print_bench
+        from suture.report.terminal import print_bench
 
         print_bench(found)
 
@@ -192,7 +200,9 @@ def bench(
 @app.command(epilog="Example: suture init demo --files")
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder to write into.")] = Path(),
-    files: Annotated[bool, typer.Option(help="Also write the generated hospitals as CSV files, one a hospital.")] = False,
+    files: Annotated[
+        bool, typer.Option(help="Also write the generated hospitals as CSV files, one a hospital.")
+    ] = False,
     patients: Annotated[int, typer.Option(help="With --files: number of generated patients in all.")] = 3000,
     as_json: Json = False,
 ) -> None:

@@ -138,18 +138,15 @@ def _conduct(
                 job = _Job(study, here, name, seed, folder, engine, progress, part, parts)
                 outcome, training = job.run(resumed)
                 if outcome is None:
-                    warnings.append(
-                        f"{name}: the budget paid for {len(outcomes[name])} of {study.evaluation.seeds} seeds on the same patients"
-                    )
+                    paid = f"{len(outcomes[name])} of {study.evaluation.seeds} seeds"
+                    warnings.append(f"{name}: on the same patients the budget paid for {paid}")
                     continue
                 outcomes[name].append(outcome)
                 if name == study.method.name and not model:
                     model = dict(training.state)
             if first is None:
                 first = here
-                warnings += [
-                    f"{site}: {text}" for site, h in here.hospitals.items() for text in h.data.loaded.warnings
-                ]
+                warnings += [text for hospital in here.hospitals.values() for text in hospital.data.loaded.warnings]
             else:
                 _close(here, first)
     if first is None:
@@ -167,18 +164,16 @@ def _world(study: Study, base: Path, folder: RunFolder | None, seed: int, first:
     if first is not None and not first.generated:
         return first
     here = world.survey(study, base, seed)
-    for name in study.methods:
-        world.plan(study, here, pooled=name == "pooled")
-    world.read_rows(study, here, folder.path if folder else None)
+    world.promise(study, here, folder.path if folder else None)
+    world.read_rows(study, here)
     return here
 
 
 def _close(here: World, keep: World | None) -> None:
     if here is keep:
         return
-    for hospital in here.hospitals.values():
-        for ledger in hospital.ledgers:
-            ledger.close()
+    for ledger in here.ledgers.values():
+        ledger.close()
 
 
 class _Job:
@@ -204,7 +199,7 @@ class _Job:
         self.method: Method = methods.build(name, study.method, network, _local(study))
         self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
         self.key = f"{name}-{seed}"
-        self.account = f"{study.name}/{name}/{seed}" if here.generated else f"{study.name}/{name}"
+        self.account = world.account(study, here, name)
         self._saved = time.monotonic()
 
     def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
@@ -213,11 +208,11 @@ class _Job:
         trainers, readers = self._members()
         kept = self.folder.load(self.key) if self.folder else None
         if kept is not None:
-            training, own, outcome = kept
+            training, own, finished = kept
             for site, state in own.items():
-                {**readers, **trainers}[site].own = state
-            if outcome is not None:
-                return Outcome(**outcome), training
+                trainers[site].own = state
+            if finished is not None:
+                return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
         spec = self.study.method
@@ -235,14 +230,22 @@ class _Job:
             if training.round == 0 and self.seed > self.study.seed and not self.world.generated:
                 return None, training
             if training.round == 0 or not (resumed or any(member.new_charges for member in trainers.values())):
-                raise BudgetExhausted(
-                    f"study {self.account!r} has no budget left: {training.stopped}. What the budget paid for is in the "
-                    "earlier run; more rounds need a new study with a newly approved budget"
-                )
+                raise self._nothing_left(training.stopped, trainers)
         outcome = self._measure(training, trainers, readers, time.perf_counter() - begun)
         if self.folder:
             self.folder.save(self.key, training, _own(trainers), outcome.__dict__)
         return outcome, training
+
+    def _nothing_left(self, why: str, trainers: dict[str, Member]) -> BudgetExhausted:
+        if any(ledger.rounds_charged(self.account) for m in trainers.values() for ledger in m.hospital.ledgers):
+            return BudgetExhausted(
+                f"study {self.account!r} has no budget left: {why}. What the budget paid for is in the earlier run; more "
+                "rounds need a new study with a newly approved budget"
+            )
+        return BudgetExhausted(
+            f"study {self.account!r}: the budget does not pay for a single round: {why}. Raise privacy.noise_multiplier, "
+            "leave it out (noise is then calibrated to the rounds), or train with smaller batches; see: suture plan"
+        )
 
     def _members(self) -> tuple[dict[str, Member], dict[str, Member]]:
         """Who trains and who is measured; they differ only for pooled training."""
@@ -252,7 +255,7 @@ class _Job:
         for site, hospital in training.items():
             planned = self.plans.get(site)
             noise = planned.noise_multiplier if planned else None
-            trainers[site] = hospital.join(self.account, world.budget(self.study, planned), noise, self.seed)
+            trainers[site] = Member(hospital, self.account, noise, self.seed)
         readers = trainers
         if self.method.pooled:
             readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in hospitals.items()}
@@ -273,7 +276,12 @@ class _Job:
         training.history.append(entry)
         if self.progress:
             step = Step(
-                self.method.label, self.seed, self.part, self.parts, training.round, self.study.method.rounds,
+                self.method.label,
+                self.seed,
+                self.part,
+                self.parts,
+                training.round,
+                self.study.method.rounds,
                 overall.get("auc"),
             )
             self.progress(step)
@@ -298,8 +306,8 @@ class _Job:
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = {site: spent[world.POOLED] for site in readers} if spent else {}
-            noise = {site: noise[world.POOLED] for site in readers} if noise else {}
+            spent = dict.fromkeys(readers, spent[world.POOLED]) if spent else {}
+            noise = dict.fromkeys(readers, noise[world.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError
+from suture.evaluation.metrics import NAMES
 from suture.runfolder import write_whole
 
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
     from rich.console import RenderableType
-
-_SHOWN = ("auc", "auprc", "f1", "recall", "precision", "specificity", "accuracy", "recall_at_90_specificity", "ece", "brier", "loss")
 
 
 class Result:
@@ -59,7 +58,7 @@ class Result:
             rows = [
                 {
                     "method": name,
-                    **{key: found["metrics"]["global"].get(key) for key in _SHOWN},
+                    **{key: found["metrics"]["global"].get(key) for key in NAMES},
                     "epsilon": found["privacy"]["epsilon"],
                     "bytes_up": found["communication"]["bytes_up"],
                     "bytes_down": found["communication"]["bytes_down"],
@@ -91,15 +90,14 @@ class Result:
     def predict(self, columns: Mapping[str, Any]) -> NDArray[np.float32]:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a DataFrame)."""
         from suture.models.dense import Dense
-        from suture.site.preprocess import encode
+        from suture.site.rows import encode_rows
         from suture.site.schema import Schema
 
         if "params" not in self.model:
             raise RunError(f"method {self.data['method']!r} keeps no global model; its models stay at the hospitals")
         params = np.ascontiguousarray(np.atleast_2d(self.model["params"])[0], dtype=np.float32)
         network = Dense(tuple(self.data["model"]["sizes"]), self.data["model"]["activation"])
-        x = encode({name: np.asarray(columns[name]) for name in self.data["model"]["schema"]["features"]},
-                   Schema(**self.data["model"]["schema"]))
+        x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))
         return network.predict(params, x)
 
     def save(self, folder: str | Path) -> Path:
@@ -149,5 +147,6 @@ def save_model(path: Path, model: Mapping[str, NDArray[Any]]) -> None:
     import io
 
     buffer = io.BytesIO()
-    np.savez(buffer, **dict(model))
+    arrays: dict[str, Any] = dict(model)
+    np.savez(buffer, **arrays)
     write_whole(path, buffer.getvalue())

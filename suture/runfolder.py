@@ -76,7 +76,9 @@ class RunFolder:
             base = (path / json.loads((path / "run.json").read_text())["base"]).resolve()
             return cls(path), Study.from_toml(path / "study.toml"), base
         except FileNotFoundError:
-            raise RunError(f"{path} is not a run folder (no run.json in it); suture run prints where runs are") from None
+            raise RunError(
+                f"{path} is not a run folder (no run.json in it); suture run prints where runs are"
+            ) from None
         except (OSError, ValueError, KeyError) as error:
             raise RunError(f"{path}/run.json cannot be read: {error}") from None
 
@@ -103,7 +105,7 @@ class RunFolder:
             "stopped": training.stopped,
             "outcome": outcome,
         }
-        arrays = {f"state/{name}": array for name, array in training.state.items()}
+        arrays: dict[str, Any] = {f"state/{name}": array for name, array in training.state.items()}
         for site, state in own.items():
             arrays.update({f"own/{site}/{name}": array for name, array in state.items()})
         buffer = io.BytesIO()

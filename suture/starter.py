@@ -8,9 +8,9 @@ import numpy as np
 
 from suture import cohorts
 from suture.errors import RunError
-from suture.study import MethodSpec, PrivacySpec, Site, Study
+from suture.study import Study
 
-COMMENTED = '''# A Suture study. Every setting is explained in docs/study.md.
+COMMENTED = """# A Suture study. Every setting is explained in docs/study.md.
 [study]
 name = "cardio"
 outcome = "high_risk"
@@ -36,7 +36,7 @@ clip = 1.0
 holdout = 0.2
 seeds = 1
 compare = ["fedavg", "alone"]
-'''
+"""
 
 
 def write_starter(folder: Path, *, files: bool, patients: int) -> list[Path]:
@@ -49,10 +49,10 @@ def write_starter(folder: Path, *, files: bool, patients: int) -> list[Path]:
         study = Study(
             name="cardio-files",
             outcome=cohort.outcome,
-            sites=[Site(name=site.name, region=site.region, data=f"{site.name}.csv") for site in cohort.sites],
+            sites=[{"name": site.name, "region": site.region, "data": f"{site.name}.csv"} for site in cohort.sites],
             schema=cohort.schema,
-            method=MethodSpec(rounds=40, local_epochs=2),
-            privacy=PrivacySpec(unit="patient", epsilon=8.0),
+            method={"rounds": 40, "local_epochs": 2},
+            privacy={"unit": "patient", "epsilon": 8.0},
         )
     there = [path for path in targets if path.exists()]
     if there:

@@ -62,21 +62,21 @@ class MethodSpec(BaseModel):
     model_config = _FROZEN
 
     name: str = "fedadam"
-    rounds: int = Field(100, ge=1)
-    local_epochs: int = Field(5, ge=1)
-    batch: int = Field(32, ge=1)
-    rate: float = Field(0.01, gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
+    rounds: int = Field(default=100, ge=1)
+    local_epochs: int = Field(default=5, ge=1)
+    batch: int = Field(default=32, ge=1)
+    rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
     class_weights: tuple[Annotated[float, Field(gt=0)], ...] | None = None
-    participation: float = Field(1.0, gt=0, le=1)
+    participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
-    server_rate: float = Field(0.1, gt=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    tau: float = Field(1e-3, gt=0)
-    proximal: float = Field(0.1, ge=0)
-    clusters: int = Field(2, ge=1)
-    warmup: int = Field(5, ge=1)
+    server_rate: float = Field(default=0.1, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    tau: float = Field(default=1e-3, gt=0)
+    proximal: float = Field(default=0.1, ge=0)
+    clusters: int = Field(default=2, ge=1)
+    warmup: int = Field(default=5, ge=1)
 
 
 class PrivacySpec(BaseModel):
@@ -85,11 +85,11 @@ class PrivacySpec(BaseModel):
     model_config = _FROZEN
 
     unit: Literal["patient"]
-    epsilon: float | None = Field(None, gt=0)
-    noise_multiplier: float | None = Field(None, gt=0)
-    delta: float = Field(1e-5, gt=0, lt=1)
+    epsilon: float | None = Field(default=None, gt=0)
+    noise_multiplier: float | None = Field(default=None, gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
     accountant: Literal["pld", "rdp"] = "pld"
-    clip: float = Field(1.0, gt=0)
+    clip: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="after")
     def _one_figure_at_least(self) -> PrivacySpec:
@@ -103,9 +103,9 @@ class EvaluationSpec(BaseModel):
 
     model_config = _FROZEN
 
-    holdout: float = Field(0.2, ge=0, lt=1)
-    seeds: int = Field(1, ge=1)
-    threshold: float = Field(0.5, gt=0, lt=1)
+    holdout: float = Field(default=0.2, ge=0, lt=1)
+    seeds: int = Field(default=1, ge=1)
+    threshold: float = Field(default=0.5, gt=0, lt=1)
     compare: tuple[str, ...] = ()
     """Other methods to run beside ``method.name``, with the same settings."""
     metric: str = "auc"
@@ -125,10 +125,10 @@ class Study(BaseModel):
 
     name: Name
     outcome: str
-    seed: int = Field(42, ge=0)
+    seed: int = Field(default=42, ge=0)
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
-    table: Schema | None = Field(None, alias="schema")
+    table: Schema | None = Field(default=None, alias="schema")
     model: ModelSpec = ModelSpec()
     method: MethodSpec = MethodSpec()
     privacy: PrivacySpec | None = None
@@ -150,7 +150,7 @@ class Study(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Study:
         if (self.cohort is None) == (not self.sites):
-            raise ValueError("give either cohort = \"cardio\" under [study], or [[site]] tables, and not both")
+            raise ValueError('give either cohort = "cardio" under [study], or [[site]] tables, and not both')
         if self.sites:
             if self.table is None:
                 raise ValueError("[[site]] tables need a [schema] that declares the patient column and the features")
@@ -159,7 +159,9 @@ class Study(BaseModel):
             if self.outcome in self.table.features:
                 raise ValueError(f"the outcome {self.outcome!r} is also listed as a feature")
             if self.privacy and not self.table.patient:
-                raise ValueError('privacy.unit = "patient" needs schema.patient = "<column that identifies the patient>"')
+                raise ValueError(
+                    'privacy.unit = "patient" needs schema.patient = "<column that identifies the patient>"'
+                )
             names = [site.name.casefold() for site in self.sites]
             twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
             if twice:
@@ -237,7 +239,7 @@ class Study(BaseModel):
         """The study as a file that `from_toml` reads back to an equal study."""
         fields = self.to_dict()
         sites = fields.pop("sites", [])
-        head = {key: fields.pop(key) for key in ("name", "outcome", "seed", "cohort") if key in fields}
+        head: dict[str, Any] = {key: fields.pop(key) for key in ("name", "outcome", "seed", "cohort") if key in fields}
         schema = fields.pop("schema", None)
         lines = _table("study", head)
         for site in sites:

@@ -28,19 +28,45 @@ Metrics = dict[str, float | None]
 CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
 
+_FEDOPT = ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295")
 REFERENCES = {
-    "fedavg": ("Communication-Efficient Learning of Deep Networks from Decentralized Data", "McMahan et al.", 2017, "arXiv:1602.05629"),
+    "fedavg": (
+        "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        "McMahan et al.",
+        2017,
+        "arXiv:1602.05629",
+    ),
     "fedprox": ("Federated Optimization in Heterogeneous Networks", "Li et al.", 2020, "arXiv:1812.06127"),
-    "fedadam": ("A Robust Framework for Secure Cardiovascular Risk Prediction (FedCVR)", "Tertulino, Alencar", 2026, "arXiv:2603.13293"),
-    "fedyogi": ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295"),
-    "fedadagrad": ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295"),
-    "fedcluster": ("FedDDB: Clustered Federated Learning based on Data Distribution Difference", "You et al.", 2022, "ACAI 2022"),
-}  # fmt: skip
+    "fedadam": (
+        "A Robust Framework for Secure Cardiovascular Risk Prediction (FedCVR)",
+        "Tertulino, Alencar",
+        2026,
+        "arXiv:2603.13293",
+    ),
+    "fedyogi": _FEDOPT,
+    "fedadagrad": _FEDOPT,
+    "fedcluster": (
+        "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
+        "You et al.",
+        2022,
+        "ACAI 2022",
+    ),
+}
 DP_REFERENCES = (
     ("Deep Learning with Differential Privacy", "Abadi et al.", 2016, "arXiv:1607.00133"),
-    ("Rényi Differential Privacy of the Sampled Gaussian Mechanism", "Mironov, Talwar, Zhang", 2019, "arXiv:1908.10530"),
-    ("Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions", "Doroshenko et al.", 2022, "arXiv:2207.04380"),
-)  # fmt: skip
+    (
+        "Rényi Differential Privacy of the Sampled Gaussian Mechanism",
+        "Mironov, Talwar, Zhang",
+        2019,
+        "arXiv:1908.10530",
+    ),
+    (
+        "Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions",
+        "Doroshenko et al.",
+        2022,
+        "arXiv:2207.04380",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -212,7 +238,9 @@ def _comparison(study: Study, outcomes: Mapping[str, Sequence[Outcome]]) -> dict
     return {"against": lead, "metric": metric, "tests": tests} if tests else None
 
 
-def _keep(test: Callable[[Sequence[float], Sequence[float]], Metrics], a: Sequence[float], b: Sequence[float]) -> Metrics:
+def _keep(
+    test: Callable[[Sequence[float], Sequence[float]], Metrics], a: Sequence[float], b: Sequence[float]
+) -> Metrics:
     found = test(a, b)
     return {"t": found.get("t"), "p": found.get("p"), "df": found.get("df")}
 
@@ -239,13 +267,19 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
         sites[name].update(patients=data.train.patients + test, rows=rows, test=test, prevalence=prevalence)
         where = {feature: world.features.index(feature) for feature in numbers}
         columns[name] = {
-            feature: (data.train.x[:, at] + 1) / 2 * (numbers[feature].high - numbers[feature].low) + numbers[feature].low
+            feature: (data.train.x[:, at] + 1) / 2 * (numbers[feature].high - numbers[feature].low)
+            + numbers[feature].low
             for feature, at in where.items()
         }
     cohort: dict[str, Any] = {"source": "generated" if world.generated else "files", "sites": sites}
     if shown and numbers:
         bounds = {
-            name: {"low": f.low, "high": f.high, "unit": f.unit, "label": f.label or name.replace("_", " ").capitalize()}
+            name: {
+                "low": f.low,
+                "high": f.high,
+                "unit": f.unit,
+                "label": f.label or name.replace("_", " ").capitalize(),
+            }
             for name, f in numbers.items()
         }
         cohort["features"] = describe(columns, bounds)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from suture import cohorts
-from suture.errors import LedgerError, StudyError
+from suture.errors import DataError, LedgerError, PrivacyError, StudyError
 from suture.federation import rounds_of
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import secure_key, seeded_key
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from suture.study import Study
 
 POOLED = "all hospitals"
+WITHOUT_PRIVACY = " (without privacy)"
 LEDGERS_ON_DISK = 200
 """With more generated sites than this their ledgers are kept in memory only: an open file each would be too many."""
 
@@ -54,6 +57,8 @@ class World:
     generated: bool
     places: tuple[Place, ...]
     sizes: dict[str, int]
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
 
     @property
@@ -71,9 +76,7 @@ def survey(study: Study, base: Path, seed: int) -> World:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
             )
-        places = tuple(
-            Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites
-        )
+        places = tuple(Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites)
         schema = study.table or cohort.schema
         generated = cohort.generated
     else:
@@ -112,13 +115,13 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
     repeats = 1 if world.generated else study.evaluation.seeds
     return {
         site: plan_site(
-            site=site,
-            patients=patients,
-            batch=method.batch,
-            local_epochs=method.local_epochs,
+            site,
+            patients,
+            method.batch,
             rounds=max(1, takes_part[site]) * repeats,
+            local_epochs=method.local_epochs,
             epsilon=privacy.epsilon,
-            noise=privacy.noise_multiplier,
+            noise_multiplier=privacy.noise_multiplier,
             delta=privacy.delta,
             accountant=privacy.accountant,
         )
@@ -126,27 +129,54 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
     }
 
 
+def account(study: Study, world: World, method: str) -> str:
+    """The ledger account of a method. Generated patients are new for every seed, so each seed has its own."""
+    name = f"{study.name}/{method}/{world.seed}" if world.generated else f"{study.name}/{method}"
+    return name if study.private else name + WITHOUT_PRIVACY
+
+
 def budget(study: Study, planned: SitePlan | None) -> Budget:
     """What the ledger is told: the epsilon promised, or what the stated noise will cost over the planned rounds."""
     if study.privacy is None or planned is None:
-        return Budget(float("inf"), 0.0, "pld")
+        return Budget(float("inf"), 1e-5, "pld")
     return Budget(study.privacy.epsilon or planned.epsilon, study.privacy.delta, study.privacy.accountant)
+
+
+def promise(study: Study, world: World, folder: Path | None) -> None:
+    """Open every site's ledger and write each method's budget into it, before any clinical value is read.
+
+    Training without privacy has an account of its own, and is refused where privacy was promised before.
+    """
+    if len(world.places) > LEDGERS_ON_DISK:
+        folder = None
+    for place in world.places:
+        world.secrets[place.name] = (
+            seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
+        )
+        world.ledgers[place.name] = open_ledger(place, folder)
+    for method in study.methods:
+        name = account(study, world, method)
+        plans = plan(study, world, pooled=method == "pooled")
+        for site, ledger in world.ledgers.items():
+            if not study.private and ledger.promised(name.removesuffix(WITHOUT_PRIVACY)):
+                raise PrivacyError(
+                    f"site {site!r} has promised privacy to {study.name!r}; running it again without privacy would break "
+                    "that promise. Keep the [privacy] table, or start a study under another name"
+                )
+            ledger.open_study(name, budget(study, plans.get(POOLED) or plans.get(site)))
 
 
 def open_ledger(place: Place, folder: Path | None) -> Ledger:
     """The site's own ledger; for generated patients one in the run folder, or in memory where ``folder`` is None."""
     if place.home is not None:
         return Ledger.open(place.home / "ledger.sqlite", place.name)
-    return Ledger.open(None if folder is None else folder / "ledgers" / f"{place.name}.sqlite", place.name, durable=False)
+    path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
+    return Ledger.open(path, place.name, durable=False)
 
 
-def read_rows(study: Study, world: World, folder: Path | None) -> None:
-    """Fill the world's hospitals: ledger and secret first, then the rows."""
-    if len(world.places) > LEDGERS_ON_DISK:
-        folder = None
+def read_rows(study: Study, world: World) -> None:
+    """Fill the world's hospitals with rows."""
     for place in world.places:
-        ledger = open_ledger(place, folder)
-        secret = seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
         data = load(
             place.source,
             world.schema,
@@ -156,14 +186,21 @@ def read_rows(study: Study, world: World, folder: Path | None) -> None:
             split_key=str(study.seed),
             test_source=place.test,
         )
-        world.hospitals[place.name] = Hospital(place.name, data, (ledger,), secret, place.region)
+        if data.train.patients != world.sizes[place.name]:
+            raise DataError(
+                f"site {place.name!r}: {world.sizes[place.name]} training patients were counted and "
+                f"{data.train.patients} were read; the table changed in between. Run again on a table that stands still"
+            )
+        ledgers = (world.ledgers[place.name],)
+        world.hospitals[place.name] = Hospital(place.name, data, ledgers, world.secrets[place.name], place.region)
 
 
 def pool(hospitals: Mapping[str, Hospital], seed: int) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
     train = concatenate([part.data.train for part in parts])
-    loaded = Loaded(rows=train.rows, patients=train.patients, train_patients=train.patients, test_patients=0)
+    classes = np.bincount(train.y, minlength=2)
+    loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(classes.tolist()))
     secret = parts[0].secret if len(parts) == 1 else seeded_key(seed, POOLED, *(part.secret.hex() for part in parts))
     ledgers = tuple(ledger for part in parts for ledger in part.ledgers)
     return Hospital(POOLED, SiteData(train, None, {}, loaded), ledgers, secret)

@@ -35,7 +35,7 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
         return FedAvg(network, local, spec.weighting or "size")
     if name == "fedprox":
         return fedprox(network, local, spec.proximal, spec.weighting or "size")
-    if name == "fedadam" or name == "fedyogi" or name == "fedadagrad":
+    if name == "fedadam" or name == "fedyogi" or name == "fedadagrad":  # noqa: PLR1714, SIM109 (mypy narrows this form)
         weighting = spec.weighting or "uniform"
         return FedOpt(network, local, name, weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau)
     if name == "fedcluster":

@@ -19,8 +19,6 @@ from suture.models.dense import Dense
 from suture.training.local import Local
 
 
-def fedprox(
-    network: Dense, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size"
-) -> FedAvg:
+def fedprox(network: Dense, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
     """FedAvg's server with a proximal local step."""
     return FedAvg(network, replace(local, proximal=proximal), weighting, name="fedprox", label="FedProx")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from suture import __version__
 from suture.errors import BudgetExhausted, RunError, SutureError
-from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.ledger import Ledger
 from suture.privacy.mechanisms import derive
 from suture.privacy.release import Release
 from suture.privacy.unit import Patients
@@ -73,16 +73,10 @@ class Hospital:
     def _content(self) -> bytes:
         return self.data.train.fingerprint()
 
-    def join(self, account: str, budget: Budget, noise: float | None, seed: int) -> Member:
-        """Open the account in the ledger, with its promise, and take part in one training."""
-        for ledger in self.ledgers:
-            ledger.open_study(account, budget)
-        return Member(self, account, noise, seed)
-
 
 @dataclass
 class Member:
-    """A hospital's part in one training."""
+    """A hospital's part in one training; the account must have been opened in its ledger."""
 
     hospital: Hospital
     account: str

@@ -1,0 +1,40 @@
+"""Shared by all tests: the machine's shape, and small studies."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def suture_command():
+    """Run the command line in a process of its own, as a user does."""
+
+    def call(*arguments, cwd=None, check=False, **options):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "140"}
+        command = [sys.executable, "-m", "suture.cli", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=check, timeout=600, **options
+        )
+
+    return call
+
+
+@pytest.fixture
+def tiny():
+    """A study that trains in well under a second: 300 generated patients, 6 rounds, a promise."""
+    from suture.study import Study
+
+    return Study(
+        name="tiny",
+        outcome="high_risk",
+        seed=3,
+        cohort={"name": "cardio", "patients": 600},
+        model={"hidden": [8]},
+        method={"name": "fedadam", "rounds": 6, "local_epochs": 1},
+        privacy={"unit": "patient", "epsilon": 8.0, "accountant": "rdp"},
+    )

@@ -1,0 +1,60 @@
+"""The public face is a sorted list, every name loads, and every name and command is documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import suture
+from suture.cli import app
+from suture.study import EvaluationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_all_is_sorted_and_loads():
+    assert suture.__all__ == sorted(suture.__all__)
+    for name in suture.__all__:
+        assert getattr(suture, name).__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        suture.nothing  # noqa: B018
+
+
+def test_every_public_name_is_in_the_api_page():
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in suture.__all__:
+        assert f"`suture.{name}" in text, name
+
+
+COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_with_an_example_and_json(name):
+    text = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert f"## suture {name}" in text
+    command = next(c for c in app.registered_commands if c.callback.__name__ == name)
+    assert command.epilog
+    assert command.epilog.startswith("Example: suture " + name)
+    assert "as_json" in command.callback.__annotations__
+
+
+@pytest.mark.parametrize(
+    ("table", "spec"),
+    [
+        ("site", Site),
+        ("model", ModelSpec),
+        ("method", MethodSpec),
+        ("privacy", PrivacySpec),
+        ("evaluation", EvaluationSpec),
+    ],
+)
+def test_every_setting_is_documented(table, spec):
+    text = (DOCS / "study.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## \[+{table}\]+.*?(?=^## |\Z)", text, re.M | re.S)
+    assert section, f"docs/study.md has no section [{table}]"
+    for name in spec.model_fields:
+        assert f"`{name}`" in section.group(0), f"[{table}] {name} is not documented"

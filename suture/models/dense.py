@@ -1,8 +1,9 @@
 """Dense networks: affine layers with ReLU or tanh between them, and one or several logits at the end.
 
-All parameters are one flat float32 vector, which is what travels, is averaged, and is noised. Layer by layer it holds the
-weights, *inputs x outputs* in row order, then the biases. A layer's block is thus one (inputs + 1) x outputs matrix whose
-last row multiplies a constant 1, and the fused kernels use it as such. PyTorch keeps *outputs x inputs*: see `to_torch`.
+All parameters are one flat float32 vector, which is what travels, is averaged, and is noised. Layer by layer it holds
+the weights, *inputs x outputs* in row order, then the biases. A layer's block is thus one (inputs + 1) x outputs matrix
+whose last row multiplies a constant 1, and the compiled kernels use it as such. PyTorch keeps *outputs x inputs*: see
+`to_torch`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Dense:
         bounds = np.concatenate(
             [np.full((a + 1) * b, a**-0.5) for a, b in zip(self.sizes[:-1], self.sizes[1:], strict=True)]
         )
-        return (rng.uniform(-1.0, 1.0, self.n_params) * bounds).astype(np.float32)
+        return np.asarray(rng.uniform(-1.0, 1.0, self.n_params) * bounds, np.float32)
 
     def layers(self, params: Floats) -> list[tuple[Floats, Floats]]:
         """Views of each layer's weights (inputs x outputs) and biases.
@@ -91,9 +92,9 @@ class Dense:
         """
         z = self.logits(params, x).astype(np.float64)
         if self.sizes[-1] == 1:
-            return (0.5 * (1 + np.tanh(z[:, 0] / 2))).astype(np.float32)
+            return np.asarray(0.5 * (1 + np.tanh(z[:, 0] / 2)), np.float32)
         e = np.exp(z - z.max(axis=1, keepdims=True))
-        return (e / e.sum(axis=1, keepdims=True)).astype(np.float32)
+        return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
 
     def loss(self, params: Floats, x: Floats, y: NDArray[np.int32]) -> float:
         """Mean cross-entropy over rows, from the logits, so that confident mistakes stay finite.

@@ -1,26 +1,31 @@
 """Sixteen float32 numbers at a time, for Numba: the few operations the fused kernels are made of.
 
 Numba leaves it to LLVM to find vector instructions in scalar loops, which it does not manage for small matrix products.
-Here a value of type ``Lanes`` *is* an LLVM vector of sixteen floats, which LLVM maps to one AVX-512 register, two AVX or
-four SSE or NEON ones: the same source is right everywhere and fast where the machine is. Multiply-adds are contracted
-where the machine has them. Every operation is elementwise in a fixed order, so results do not depend on threads.
+Here a value of type ``Lanes`` *is* an LLVM vector of sixteen floats, which LLVM maps to one AVX-512 register, two AVX
+or four SSE or NEON ones: the same source is right everywhere and fast where the machine is. Multiply-adds are fused
+where the machine can. Every operation is elementwise in a fixed order, so results do not depend on threads.
 
-Matrices are stored in one flat, 64-byte aligned workspace (`aligned`), rows padded with zeros to whole lanes (`padded`).
+Matrices stand in one flat, 64-byte aligned workspace (`aligned`), rows padded with zeros to whole lanes (`padded`).
 Offsets and strides count floats. Offsets are not checked: `suture.models.dense` and `suture.training.dpsgd` lay the
 workspace out, and nothing else should call these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
+import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 from numpy.typing import NDArray
+
+# Numba types an intrinsic by its generator, which takes one argument more than the calls.
+intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
 
 WIDTH = 16
 TILE = 4  # rows of a product computed together
@@ -319,7 +324,7 @@ def product(m, rows, columns, inner, a, row, step, b, ldb, c, ldc, add):  # type
     """``C = A B`` (or ``C += A B``), all in ``m``: A[r, k] at ``a + r*row + k*step``, B at ``b``, C at ``c``.
 
     ``columns`` is a multiple of 16; rows are computed in whole tiles, so A and C need rows up to a multiple of `TILE`.
-    Each cell is summed in the order of k, whatever its place in a tile: a row's result never depends on its neighbours.
+    Each cell is summed in the order of k, whatever its place in a tile: a row's result does not depend on other rows.
     """
     n = 0
     if _WIDE:

@@ -10,7 +10,9 @@ ever share a stream. Two streams are built on a key:
 
 Both set the full 128-bit AES key. Neither goes through a seed that a smaller search could enumerate: differential
 privacy is only as strong as the unpredictability of the noise (Garfinkel and Leclerc, "Randomness Concerns When
-Deploying Differential Privacy", WPES 2020). What floating-point noise does and does not promise: docs/floating-point.md.
+Deploying Differential Privacy", WPES 2020). What floating-point noise does and does not promise is stated in
+docs/floating-point.md: Mironov's attack on naive noise ("On Significance of the Least Significant Bits for Differential
+Privacy", CCS 2012) is not excluded by proof here.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def _encode(label: Label) -> tuple[bytes, bytes]:
 def generator(key: bytes) -> np.random.Generator:
     """NumPy's generator over AES-128 in counter mode, keyed with 128 bits derived from ``key``.
 
-    The AES key is set directly; randomgen's ``seed=`` is not used, since it would first pass through a weaker generator.
+    The AES key is set directly; randomgen's ``seed=`` is not used, since it passes through a weaker generator first.
 
     >>> a, b = generator(seeded_key(7)), generator(seeded_key(7))
     >>> bool(a.standard_normal() == b.standard_normal())
@@ -111,7 +113,7 @@ class Keystream:
 
     def fill(self, out: NDArray[Any]) -> None:
         """Overwrite a contiguous array with the next bits of the stream."""
-        view = memoryview(out).cast("B")
+        view = memoryview(out.data).cast("B")
         for start in range(0, len(view), _PIECE):
             piece = view[start : start + _PIECE]
             self._cipher.update_into(_ZEROS[: len(piece)], piece)

@@ -1,9 +1,9 @@
 """Fused DP-SGD for dense networks: many steps in one compiled call that holds no lock.
 
 A layer's gradient for one row is the outer product of its inputs a (with the constant 1 for the bias) and its output
-derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient Per-Example Gradient Computations", 2015), and
-for a patient with several rows the sum over pairs of rows of (a_r . a_s)(d_r . d_s). Clipping then only rescales the
-patient's d, and one matrix product a layer gives the sum of all clipped gradients: no patient's gradient is ever formed.
+derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient Per-Example Gradient Computations", 2015),
+and for a patient with several rows the sum over pairs of rows of (a_r . a_s)(d_r . d_s). Clipping then only rescales
+the patient's d, and one matrix product a layer gives the sum of all clipped gradients: no patient's gradient is formed.
 Only a patient with more than `GRAM_ROWS` rows is handled by forming their gradient, in one buffer.
 
 What the privacy proof needs of this file: whatever the rows hold, one patient adds at most C in L2 norm to the sum.
@@ -155,9 +155,8 @@ def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-u
     first = 0
     for patient in range(patients):
         end = ends[patient]
-        if end - first == 1:
-            norm = math.sqrt(squares[first]) * (1.0 + ROUNDING)
-        else:
+        norm = math.sqrt(squares[first]) * (1.0 + ROUNDING)
+        if end - first > 1:
             norm = _sum_norm(m, t, first, end, squares)
         factor = 1.0
         if not math.isfinite(norm):
@@ -230,7 +229,9 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
 
 
 @njit(nogil=True, cache=True)
-def _add_batch(m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors):  # type: ignore[no-untyped-def]
+def _add_batch(  # type: ignore[no-untyped-def]
+    m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors
+):
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
     p, seen = 0, 0
     while p < len(batch):
@@ -310,8 +311,9 @@ def run(  # type: ignore[no-untyped-def]
     """
     first = 0
     for s in range(len(ends)):
+        batch = picks[first : ends[s]]
         seen = _add_batch(
-            m, t, x, y, starts, picks[first : ends[s]], clip, class_weights, relu, labels, rows, limits, squares, factors
+            m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, limits, squares, factors
         )  # fmt: skip
         first = ends[s]
         divisor = expected if expected > 0 else max(1.0, float(seen))

@@ -2,8 +2,8 @@
 
 Abadi et al., "Deep Learning with Differential Privacy" (CCS 2016), Algorithm 1, with the patient as the unit. Each step
 draws every patient independently with probability q (Poisson sampling, as the accountants assume), sums a patient's row
-gradients, clips that sum to L2 norm C, adds N(0, (sigma C)^2) to the total and divides by the *expected* batch, which is
-public, never by the number drawn, which is not.
+gradients, clips that sum to L2 norm C, adds N(0, (sigma C)^2) to the total and divides by the *expected* batch, which
+is public, never by the number drawn, which is not. An empty batch is a step like any other.
 
 | here             | paper | meaning                                    |
 |------------------|-------|--------------------------------------------|
@@ -67,6 +67,10 @@ class Local:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
                 raise StudyError(f"expected {name} >= {least:g} and finite, found {value}")
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", tuple(float(weight) for weight in self.class_weights))
+            if not all(math.isfinite(weight) and weight >= 0 for weight in self.class_weights):
+                raise StudyError(f"expected class_weights >= 0 and finite, found {self.class_weights}")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise StudyError(f"expected clip > 0 and finite, found {self.clip}")
         if self.noise_multiplier is not None:
@@ -242,8 +246,6 @@ def _batches(
             yield poisson_batches(patients, rate, min(chunk, count - start), stream)
         return
     rng = generator(key)
+    ends = np.append(np.arange(local.batch, patients, local.batch), patients)
     for _ in range(local.epochs):
-        yield (
-            rng.permutation(patients),
-            np.minimum(np.arange(1, steps(patients, local) // local.epochs + 1) * local.batch, patients),
-        )
+        yield rng.permutation(patients), ends

@@ -1,10 +1,11 @@
 """Standard normal numbers from secret bits, many at a time.
 
 Box and Muller, "A Note on the Generation of Random Normal Deviates" (1958): with U uniform on (0, 1] and T a uniform
-angle, sqrt(-2 ln U) (cos T, sin T) are two independent standard normals. No branch depends on the bits, so LLVM vectorises
-the loop, and the time taken says nothing about the noise. Each pair takes 96 bits: 64 for the radius, so that the tail
-reaches 9.4 standard deviations (32 bits would cut it at 6.7, often enough to matter over a long training), 32 for the
-angle. Logarithm, sine and cosine are float32 polynomials (Cephes), good to about one unit in the last place.
+angle, sqrt(-2 ln U) (cos T, sin T) are two independent standard normals. No branch depends on the bits, so that LLVM
+vectorises the loop and the time taken says nothing about the noise. Each pair takes 96 bits: 64 for the radius, so that
+the tail reaches 9.3 standard deviations (32 bits would cut it at 6.7, with a probability of 2^-32 a pair, which a long
+training would notice beside delta), 32 for the angle. Logarithm, sine and cosine are float32 polynomials (Cephes), good
+to about one unit in the last place.
 """
 
 from __future__ import annotations
@@ -48,10 +49,9 @@ def fill_normals(words, out):  # type: ignore[no-untyped-def]
     high, low, turn = words[:n], words[n : 2 * n], words[2 * n : 3 * n]
     first, second = out[:n], out[n : 2 * n]
     for i in range(n):
-        # (high + (low + 1/2) / 2^32) / 2^32 up to rounding: in (0, 1], exact to 24 bits wherever it lies.
-        low_part = f(np.int32(low[i] >> np.uint32(1))) * f(2.0**-63) + f(2.0**-65)
-        u = f(np.int32(high[i] >> np.uint32(8))) * f(2.0**-24)
-        u = u + (f(np.int32(high[i] & np.uint32(255))) * f(2.0**-32) + low_part)
+        # The top 31 bits of each word: (high + (low + 1/2) / 2^31) / 2^31, in (0, 1], rounded to 24 significant bits.
+        u = f(np.int32(low[i] >> np.uint32(1))) * f(2.0**-62) + f(2.0**-63)
+        u = f(np.int32(high[i] >> np.uint32(1))) * f(2.0**-31) + u
         radius = np.sqrt(f(-2) * _log(u))
         # The angle in quarter turns: nearest whole number q, and the rest within half a quarter.
         q = (turn[i] + np.uint32(1 << 29)) >> np.uint32(30)

@@ -1,14 +1,7 @@
-"""A site's rows, validated, encoded, grouped by patient and split by patient.
+"""A site's rows, validated, encoded, grouped by patient and split by patient (see `split`).
 
-**The split.** Whether a patient is held out for testing is decided by a keyed hash of that patient's identifier alone:
-the first 64 bits of SHA-256("key:identifier"), as a fraction of 2^64, below ``holdout``. Adding or removing one patient
-therefore moves no other patient between training and test. The privacy proof needs this: were the split drawn by
-shuffling, one patient more would change many training rows, and neighbouring tables would not have neighbouring
-training sets. The site's name is not part of the hash, so a person known by one identifier at two sites is on the same
-side at both.
-
-**The order.** Rows are ordered by that hash and, within a patient, by their content: the order of a file or of a
-server's answer changes nothing.
+Rows are ordered by their patient's hash and, within a patient, by their content: the order of a file or of a server's
+answer changes nothing.
 
 Every figure in `Loaded` is computed from rows. It is for the site's own operator and has paid for nothing, so it must
 not leave the site; the number of training patients is the one figure that the study declares public.
@@ -16,9 +9,7 @@ not leave the site; the number of training patients is the one figure that the s
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +34,7 @@ from suture.site.preprocess import (
 )
 from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, quoted, source_of
 from suture.site.schema import Number, Schema
+from suture.site.split import distinct, first_rows, hashed, held_out, limit, row_keys
 
 NO_GROUP = "missing"
 """The group of a test row whose cell is empty."""
@@ -96,7 +88,7 @@ def count_training_patients(
     problems = _row_problems(read, schema)
     if problems:
         raise _refusal(source, site, problems)
-    return len(_distinct(read.keys[~_held_out(read.keys, holdout)]))
+    return len(distinct(read.keys[~held_out(read.keys, holdout)]))
 
 
 def load(
@@ -129,7 +121,7 @@ def load(
     if test_source is not None:
         parts.append(_part(source_of(test_source), 1.0, *arguments))
         known = [part.patients for part in parts]
-        both = sum(map(len, known)) - len(_distinct(np.concatenate(known)))
+        both = sum(map(len, known)) - len(distinct(np.concatenate(known)))
         if both and schema.patient is not None:
             raise DataError(f"site {site!r}: {both} patients are both in the training table and in the test table")
     train, test = parts[0].train, parts[-1].test
@@ -178,7 +170,7 @@ def _read(
     with open_table(source, _wanted(schema, outcome), site=site) as opened:
         found = opened.select(_expressions(opened, source, schema, outcome, labels, holdout, split_key))
     if schema.patient is None:
-        keys, absent = _row_keys(len(found["row"]), split_key), 0
+        keys, absent = row_keys(len(found["row"]), split_key), 0
     else:
         keys, absent = np.column_stack([found.pop("hi"), found.pop("lo")]), int(np.count_nonzero(found.pop("absent")))
     return _Read(
@@ -207,7 +199,7 @@ def _expressions(
         digest = f"sha256({quoted(split_key + ':')} || coalesce({patient}, ''))"
         half = "('0x' || substr({}, {}, 16))::UBIGINT"
         wanted = {"hi": half.format(digest, 1), "lo": half.format(digest, 17), "absent": f"{patient} IS NULL"}
-        tested = "true" if holdout >= 1 else f"{wanted['hi']} < {_limit(holdout)}"
+        tested = "true" if holdout >= 1 else f"{wanted['hi']} < {limit(holdout)}"
     if outcome is None:
         return wanted
     wanted["y"] = labels.sql(sql_text(opened, spec, outcome))
@@ -233,61 +225,23 @@ def _read_memory(
         raise DataError(f"a table in memory needs columns of one length, found lengths {sorted(lengths)}")
     rows, absent = lengths.pop(), 0
     if schema.patient is None:
-        keys = _row_keys(rows, split_key)
+        keys = row_keys(rows, split_key)
     else:
         identifiers = texts(columns[schema.patient])
         absent = sum(identifier is None for identifier in identifiers)
-        keys = _hashed([identifier or "" for identifier in identifiers], split_key)
+        keys = hashed([identifier or "" for identifier in identifiers], split_key)
     if outcome is None:
         return _Read(keys, absent, np.zeros(0, np.int16), {}, {})
     features = {
         name: numbers(columns[name]) if isinstance(feature, Number) else codes(columns[name], vocabulary_of(feature))
         for name, feature in schema.features.items()
     }
-    tested = _held_out(keys, holdout)
+    tested = held_out(keys, holdout)
     groups = {}
     for name in schema.groups:
         groups[name] = np.full(rows, "", object)
         groups[name][tested] = [text or NO_GROUP for text in texts(columns[name][tested])]
     return _Read(keys, absent, codes(columns[outcome], labels), features, groups)
-
-
-def _hashed(identifiers: Sequence[str], split_key: str) -> NDArray[np.uint64]:
-    """128 bits of SHA-256("key:identifier") each: two patients of one site share them with chance below 1e-26."""
-    prefix = hashlib.sha256(f"{split_key}:".encode())
-    digests = bytearray()
-    for identifier in identifiers:
-        digest = prefix.copy()
-        digest.update(identifier.encode())
-        digests += digest.digest()[:16]
-    return np.frombuffer(bytes(digests), ">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def _row_keys(rows: int, split_key: str) -> NDArray[np.uint64]:
-    """Without a patient column each row is its own unit, known by its place: no promise to a patient can rest on it."""
-    return _hashed([str(i) for i in range(rows)], split_key)
-
-
-def _first_rows(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Where each patient begins, in keys that are in order."""
-    return np.flatnonzero(np.append(np.ones(min(1, len(keys)), bool), (keys[1:] != keys[:-1]).any(axis=1)))
-
-
-def _distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    ordered = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
-    return ordered[_first_rows(ordered)]
-
-
-def _limit(holdout: float) -> int:
-    return int(holdout * 2**64)
-
-
-def _held_out(keys: NDArray[np.uint64], holdout: float) -> NDArray[np.bool_]:
-    """Which rows belong to patients who are tested on."""
-    if holdout >= 1:
-        return np.ones(len(keys), bool)
-    tested: NDArray[np.bool_] = keys[:, 0] < np.uint64(_limit(holdout))
-    return tested
 
 
 # --- validating, encoding, grouping -----------------------------------------------------------------------------------
@@ -317,14 +271,14 @@ def _part(
     read = _read(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key)
     order = _order(read)
     keys, y = read.keys[order], read.outcome[order].astype(np.int32)
-    tested = int(np.count_nonzero(_held_out(keys, holdout)))  # ordered by the hash, so these rows come first
+    tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
     groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
     counts = Counts()
     x = encode(read.features, schema, order, counts)
     problems = _row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
     if problems:
         raise _refusal(source, site, problems)
-    first = _first_rows(keys)
+    first = first_rows(keys)
     split = int(np.searchsorted(first, tested))
     return _Part(
         train=Patients(x[tested:], y[tested:], np.append(first[split:], len(y)) - tested),
@@ -340,7 +294,7 @@ def _order(read: _Read) -> NDArray[np.intp]:
     """Rows by patient; the rows of one patient by a hash of their content, so that their order in the file is moot."""
     hi, lo = read.keys[:, 0], read.keys[:, 1]
     order = np.lexsort((lo, hi))
-    if len(_first_rows(read.keys[order])) == len(order):
+    if len(first_rows(read.keys[order])) == len(order):
         return order
     content = read.outcome.astype(np.uint64)
     for column in read.features.values():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import inspect
+import re
 from pathlib import Path
 
 import duckdb
@@ -10,11 +12,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from suture.cohorts import cardio
 from suture.errors import DataError, MissingExtra, StudyError
 from suture.site import records
 from suture.site.cohort import SiteData, count_training_patients, load
 from suture.site.records import Source, SourceSpec, open_table, source_of
-from suture.site.schema import Schema
+from suture.site.schema import Category, Flag, Number, Schema
 
 SCHEMA = Schema.parse(
     {
@@ -212,3 +215,12 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     spec = SourceSpec(url="postgresql://x/y", query="SELECT 1")
     with pytest.raises(MissingExtra, match=r"pip install 'suture\[sql\]'"):
         read(spec)
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    settings = {*SourceSpec.model_fields, *Schema.model_fields}
+    for feature in (Number, Category, Flag):
+        settings |= set(feature.model_fields)
+    settings |= set(inspect.signature(cardio).parameters) - {"seed"}
+    assert [name for name in sorted(settings) if not re.search(rf"\b{name}\b", page)] == []

@@ -47,8 +47,10 @@ __all__ = ["ACCOUNTANTS", "compose", "delta_for", "epsilon", "epsilon_of", "even
 
 ACCOUNTANTS = ("pld", "rdp", "basic")
 
-# The conversion to epsilon ignores orders up to 1.01; neighbours 5 % apart lose under 0.1 % of epsilon.
-_ORDERS = 1 + np.geomspace(0.011, 2047.0, 240)
+# The conversion to epsilon ignores orders up to 1.01. Small orders serve large epsilons, large orders small ones.
+_ORDERS = np.concatenate(
+    (1 + np.geomspace(0.011, 1.4, 100), np.arange(2.5, 12, 0.1), np.arange(12, 64), np.geomspace(64, 2048, 16))
+)
 
 
 def epsilon(event: DpEvent, delta: float, accountant: str = "pld") -> float:

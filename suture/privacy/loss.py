@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 _RESOLUTION = 0.1  # grid width as a share of the step's own scale
 _REACH = 9.5  # standard deviations kept on each side of a Gaussian: 1e-21 of mass lies beyond
-_MAX_CELLS = 1 << 17  # of one step; a coarser grid is still an upper bound
+_MAX_CELLS = 1 << 17  # of one step: bounds time and memory whatever the events
 _MAX_WINDOW = 1 << 22  # of a composition
 _TAIL = 1e-15
 _CHERNOFF_ORDERS = np.array([0.05, 0.1, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16])
@@ -88,7 +88,12 @@ def loss_tails(form: NormalForm) -> tuple[LossTail, LossTail]:
     (1.83, 1.42)
     """
     parts = _merge_gaussians(form)
-    h = min(_width(step) for step, _ in parts)
+    scales = [_scale_and_span(step) for step, _ in parts]
+    # The finest step sets the grid, unless another's losses reach too far for that: coarser is dearer, never cheaper.
+    h = max(_RESOLUTION * min(scale for scale, _ in scales), max(span for _, span in scales) / _MAX_CELLS)
+    atoms = [1 / step.noise for step, _ in parts if step.kind == LAPLACE]
+    if atoms and max(atoms) > h:  # half of a Laplace step's mass sits at +-1/b: make that a point of the grid
+        h = max(atoms) / math.ceil(max(atoms) / h)
     while True:
         grids = [(_grids(step, h), count) for step, count in parts]
         tails = [_convolve([(pair[i], count) for pair, count in grids], h) for i in range(2)]
@@ -104,11 +109,12 @@ def _merge_gaussians(form: NormalForm) -> list[tuple[Step, int]]:
     return [*parts, (Step(GAUSSIAN, 1 / math.sqrt(precision), 1.0), 1)] if precision else parts
 
 
-def _width(step: Step) -> float:
-    """The grid width for a step: a tenth of sqrt(2 KL), the smaller of the two directions, within the cell limit."""
+def _scale_and_span(step: Step) -> tuple[float, float]:
+    """A step's scale, sqrt(2 KL) in the smaller of the two directions, and how far its losses reach from end to end."""
     if step.kind == LAPLACE:
-        kl = 1 / step.noise + math.expm1(-1 / step.noise)
-        span = 2 / step.noise
+        pure = 1 / step.noise
+        kl = pure + math.expm1(-pure) if pure > 1e-4 else pure**2 / 2
+        span = 2 * pure
     else:
         z = np.linspace(-_REACH * step.noise, 1 + _REACH * step.noise, 4001)
         loss = loss_at(z, step)
@@ -120,7 +126,7 @@ def _width(step: Step) -> float:
             forward = np.sum(plain * ((1 + ratio) * loss - ratio))
         kl = min(float(np.sum(plain * (ratio - loss))), float(forward) if np.isfinite(forward) else math.inf)
         span = float(loss[-1] - loss[0])
-    return max(_RESOLUTION * math.sqrt(2 * max(kl, 0.0)), span / _MAX_CELLS)
+    return math.sqrt(2 * max(kl, 0.0)), span
 
 
 def loss_at(z: Floats, step: Step) -> Floats:

@@ -16,36 +16,40 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from suture.report import tables
-from suture.report.words import NO_PRIVACY, Result, finite, headline, part, primary, protected, unprotected
+from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, tidy, unprotected
 
 SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
 SHORT = {
     "Recall (sensitivity)": "Recall",
-    "Precision (PPV)": "Precision",
+    "Precision (PPV)": "Prec.",
+    "Accuracy": "Acc.",
     "Calibration error (ECE)": "ECE",
     "ε proven, worst hospital": "ε proven",
-    "Sent by hospitals": "Sent up",
-    "Sent to hospitals": "Sent down",
+    "Sent by hospitals": "Up",
+    "Sent to hospitals": "Down",
 }
 
 
-def summary_table(result: Result) -> RichTable:
-    """Methods x metrics, with the epsilon proven at the worst hospital and the bytes sent.
+def summary_table(result: Result, wide: bool = False) -> RichTable:
+    """Methods x metrics, with the epsilon proven at the worst hospital and the bytes sent; 80 columns unless ``wide``.
 
     >>> table = summary_table({"name": "demo", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}})
-    >>> [column.header for column in table.columns]
-    ['Method', 'AUC', 'ε proven', 'Sent up', 'Sent down']
+    >>> [str(column.header) for column in table.columns]
+    ['Method', 'AUC', 'ε', 'Up', 'Down']
     """
     quality, cost = tables.quality(result, SHOWN), tables.cost(result)
-    heads = [*quality.heads, *(cost.heads[i] for i in (1, 3, 4))]
+    heads = [*quality.heads, cost.heads[1] if wide else "ε", cost.heads[3], cost.heads[4]]
+    gap = (0, 1) if wide else 0
     table = RichTable(
-        title=Text(str(result.get("name", ""))), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+        title=Text(str(result.get("name", ""))), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=gap
     )
     for i, head in enumerate(heads):
-        table.add_column(SHORT.get(head, head), justify="right" if i else "left", overflow="fold", no_wrap=bool(i))
+        # Figures never wrap or shorten; where room is short it is the method's name that breaks over lines.
+        name = Text(SHORT.get(head, head))
+        table.add_column(name, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     for first, second in zip(quality.rows, cost.rows, strict=True):
         cells = [Text(first[0].text)]
-        cells += [Text(cell.text + _half(cell.note), style="bold" if cell.best else "") for cell in first[1:]]
+        cells += [Text(cell.text + _half(cell), style="bold" if cell.best else "") for cell in first[1:]]
         none = second[1].text == "none"
         cells += [Text(second[1].text, style="bold red" if none else ""), Text(second[3].text), Text(second[4].text)]
         table.add_row(*cells)
@@ -81,9 +85,12 @@ def print_result(result: Result, console: Console | None = None) -> None:
     True
     """
     console = console or Console()
-    console.print(summary_table(result))
+    result = tidy(result)
+    console.print(summary_table(result, wide=console.width >= 110))
+    legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
     if any(cell.note for row in tables.quality(result, SHOWN).rows for cell in row[1:]):
-        console.print(Text("±: half of the 95 % interval over seeds\n", style="dim"))
+        legend += " ±: half of the 95 % interval over seeds."
+    console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(headline(result)))
     if (compared := tables.significance(result)) is not None:
         console.print(_rich(compared))
@@ -118,7 +125,8 @@ def html_repr(result: Result) -> str:
     title = html.escape(str(result.get("name", "")))
     return (
         f'<div style="font-family:sans-serif"><p><strong>{title}</strong>: {html.escape(headline(result))}</p>{banner}'
-        f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
@@ -221,12 +229,9 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def _half(note: str) -> str:
-    """An interval as plus or minus: "0.95 to 0.97" gives " ± 0.010"."""
-    ends = [finite(float(end)) for end in note.split(" to ")] if note else []
-    if len(ends) != 2 or ends[0] is None or ends[1] is None:
-        return ""
-    return f" ± {(ends[1] - ends[0]) / 2:.3f}"
+def _half(cell: tables.Cell) -> str:
+    """Half of the interval, on a second line."""
+    return "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
 
 
 def _rich(found: tables.Table) -> RichTable:

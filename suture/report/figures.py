@@ -14,7 +14,7 @@ import numpy as np
 
 from suture.report import figures_cohort, figures_hospitals
 from suture.report.theme import PALETTE, QUIET, finish, method_colours, save, table
-from suture.report.words import METRICS, Result, finite, labels, leading_metric, number, part, primary, span
+from suture.report.words import METRICS, Result, finite, labels, leading_metric, number, part, primary, span, tidy
 
 __all__ = ["calibration", "comparison", "convergence", "figures_of", "privacy_utility", "roc", "save"]
 
@@ -42,7 +42,8 @@ def figures_of(result: Result) -> dict[str, Any]:
         "box_plots": figures_cohort.boxes,
         "categories": figures_cohort.shares,
     }
-    return {name: chart for name, make in makers.items() if (chart := make(result)) is not None}
+    clean = tidy(result)
+    return {name: chart for name, make in makers.items() if (chart := make(clean)) is not None}
 
 
 def roc(result: Result) -> Any:

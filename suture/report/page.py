@@ -11,7 +11,6 @@ import base64
 import functools
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +36,7 @@ from suture.report.words import (
     part,
     primary,
     protected,
+    tidy,
     unprotected,
 )
 
@@ -103,7 +103,7 @@ def render(result: Result) -> str:
     >>> "<script>alert" in render({"name": "<script>alert(1)</script>", "methods": {"a": {}}})
     False
     """
-    clean = _clean(result)
+    clean = tidy(result)
     charts = {name: chart.to_dict(validate=False) for name, chart in figures_of(clean).items()}
     libraries, draw = _libraries(), Markup(_DRAW)
     environment = Environment(
@@ -222,17 +222,6 @@ def _figures(result: Result, charts: Mapping[str, Any]) -> dict[str, dict[str, s
     study = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in str(result.get("name", "")))
     study = study.strip("-")[:40] or "study"
     return {name: {"caption": CAPTIONS[name], "file": f"{study}-{name.replace('_', '-')}"} for name in charts}
-
-
-def _clean(tree: Any) -> Any:
-    """The result with NaN and infinity as None, so that a diverged run still gets its page."""
-    if isinstance(tree, Mapping):
-        return {str(key): _clean(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_clean(value) for value in tree]
-    if isinstance(tree, float) and not math.isfinite(tree):
-        return None
-    return tree
 
 
 def _script_safe(value: Any) -> Markup:

@@ -36,11 +36,12 @@ MOST_ROWS = 30
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, a smaller second line, and whether it is the best of its column."""
+    """One cell: its text, a smaller second line, whether it is the best of its column, half of its interval."""
 
     text: str
     note: str = ""
     best: bool = False
+    half: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def quality(result: Result, names: Sequence[str] = QUALITY + CARE, caption: str 
         for name in names:
             value = finite(part(metrics, "global").get(name))
             winner = value is not None and value == best.get(name)
-            cells.append(Cell(number(value), span(between.get(name)), winner))
+            bounds = between.get(name)
+            known = span(bounds)
+            half = (bounds[1] - bounds[0]) / 2.0 if bounds and known else None
+            cells.append(Cell(number(value), known, winner, half))
         rows.append(tuple(cells))
     lower = [METRICS[n] for n in names if n in LOWER_IS_BETTER]
     remark = "Bold: the best mean of a column. " if len(keys) > 1 else ""

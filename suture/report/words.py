@@ -48,6 +48,25 @@ def finite(value: Any) -> float | None:
     return float(value)
 
 
+def tidy(tree: Any) -> Any:
+    """The result with NaN and infinity as None, and without control characters or exotic line ends in its texts.
+
+    A diverged run still gets its page, and no name can break a line, a terminal or the parser of a figure.
+
+    >>> tidy({"a\\u2028b": [float("nan"), 1.5, "x\\x1b[31m"]})
+    {'a b': [None, 1.5, 'x [31m']}
+    """
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else None
+    if isinstance(tree, str):
+        return tree if tree.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in tree)
+    if isinstance(tree, Mapping):
+        return {tidy(str(key)): tidy(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [tidy(value) for value in tree]
+    return tree
+
+
 def part(tree: Any, *keys: str) -> dict[str, Any]:
     """A section of the result, or an empty one.
 

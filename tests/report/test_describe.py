@@ -1,0 +1,49 @@
+"""Cohort description: counts, quartiles and whiskers by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from suture.errors import StudyError
+from suture.report.describe import describe
+
+
+def test_numbers_by_hand() -> None:
+    ages = np.array([10.0, 20, 30, 40, 50, 200, np.nan])
+    found = describe({"a": {"age": ages}, "b": {"age": np.array([])}}, {"age": (0.0, 100.0)}, bins=10)["age"]
+    assert found["edges"] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert found["counts"]["a"] == [0, 1, 1, 1, 1, 1, 0, 0, 0, 1]
+    assert found["counts"]["b"] == [0] * 10
+    # 200 is clipped to 100. Sorted 10 20 30 40 50 100: quartiles 22.5, 35, 47.5; whiskers reach -15 to 85.
+    expected = {"low": 10.0, "q1": 22.5, "median": 35.0, "q3": 47.5, "high": 50.0, "outliers": 1}
+    assert found["box"] == {"a": expected}
+    assert found["label"] == "Age"
+    json.dumps(found, allow_nan=False)
+
+
+def test_thirty_bins_hold_every_row() -> None:
+    rng = np.random.default_rng(0)
+    found = describe({"a": {"x": rng.normal(50, 40, 1000)}}, {"x": {"low": 0, "high": 100, "unit": "mg"}})["x"]
+    assert len(found["edges"]) == 31
+    assert sum(found["counts"]["a"]) == 1000
+    assert found["unit"] == "mg"
+
+
+def test_flags_and_categories() -> None:
+    columns = {"a": {"smoker": np.array([0, 1, 1, np.nan]), "sex": np.array(["F", "M", "X", "F"])}}
+    rules = {"smoker": {"kind": "flag"}, "sex": {"kind": "category", "values": ["F", "M"], "label": "Sex"}}
+    found = describe(columns, rules)
+    assert found["smoker"]["values"] == ["no", "yes"]
+    assert found["smoker"]["counts"] == {"a": [1, 2]}
+    assert found["sex"]["counts"] == {"a": [2, 1]}
+    assert found["sex"]["label"] == "Sex"
+
+
+def test_wrong_declarations_name_the_feature() -> None:
+    with pytest.raises(StudyError, match="'age': expected low < high, found 90 and 18"):
+        describe({"a": {"age": [1]}}, {"age": (90.0, 18.0)})
+    with pytest.raises(StudyError, match="'age': expected kind number, flag or category, found 'blob'"):
+        describe({"a": {"age": [1]}}, {"age": {"kind": "blob"}})

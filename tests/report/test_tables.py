@@ -1,0 +1,65 @@
+"""Tables: the right cell in the right place, best marked, long lists cut and counted."""
+
+from __future__ import annotations
+
+import pytest
+from sample import sample
+
+from suture.report import tables
+
+
+@pytest.fixture(scope="module")
+def full() -> dict:
+    return sample(methods=4, sites=5, rounds=5, seeds=3)
+
+
+def test_quality_shows_means_intervals_and_the_best(full: dict) -> None:
+    table = tables.quality(full, ["auc", "ece"])
+    assert table.heads == ("Method", "AUC", "Calibration error (ECE)")
+    for column, name, best in ((1, "auc", max), (2, "ece", min)):
+        values = [m["metrics"]["global"][name] for m in full["methods"].values()]
+        assert [row[column].text for row in table.rows] == [f"{v:.3f}" for v in values]
+        assert [row[column].best for row in table.rows] == [v == best(values) for v in values]
+    low, high = full["methods"]["fedavg"]["metrics"]["intervals"]["global"]["auc"]
+    assert table.rows[0][1].note == f"{low:.3f} to {high:.3f}"
+    assert table.rows[0][1].half == pytest.approx((high - low) / 2)
+
+
+def test_cost_says_none_without_privacy(full: dict) -> None:
+    assert [c.text for c in tables.cost(full).rows[0]] == ["FedAvg", "8.00", "1e-5", "6.2 MB", "6.2 MB", "5", "3.2 s"]
+    assert tables.cost(full).rows[0][1].note == "geriatric"
+    open_result = sample(methods=1, sites=2, rounds=2, seeds=1, private=False)
+    assert tables.cost(open_result).rows[0][1].text == "none"
+
+
+def test_p_values(full: dict) -> None:
+    table = tables.significance(full)
+    assert table is not None
+    assert [row[0].text for row in table.rows] == ["FedProx", "FedCluster", "FedAdagrad"]
+    assert tables.significance({"name": "x", "methods": {"a": {}}}) is None
+
+
+def test_hospitals_lowest_first_and_cut() -> None:
+    many = sample(methods=1, sites=200, rounds=2, seeds=1, cohort=False)
+    table = tables.hospital_metrics(many)
+    assert table is not None
+    assert len(table.rows) == tables.MOST_ROWS
+    assert table.rows[0][0].text == many["metrics"]["worst_site"]["site"]
+    assert "And 170 more hospitals" in table.remark
+    promise = tables.promises(many)
+    assert promise is not None
+    assert promise.rows[0][1].text == "8.00"
+    assert len(promise.rows) == tables.MOST_ROWS
+
+
+def test_a_hospital_without_a_promise_comes_first() -> None:
+    found = tables.promises({"name": "x", "methods": {"m": {"privacy": {"sites": {"a": 1.0, "b": None}}}}})
+    assert found is not None
+    assert [row[1].text for row in found.rows] == ["none", "1.00"]
+
+
+def test_groups_flag_few_rows_and_the_lowest(full: dict) -> None:
+    groups = {"sex": {"F": {"auc": 0.9, "rows": 400}, "M": {"auc": 0.8, "rows": 12}}}
+    (table,) = tables.subgroups({"name": "x", "methods": {"m": {"metrics": {"groups": groups}}}})
+    assert [(row[0].note, row[1].note) for row in table.rows] == [("", ""), ("lowest AUC", "few")]
+    assert [t.caption for t in tables.subgroups(full)] == ["By sex", "By ethnicity"]

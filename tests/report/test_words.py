@@ -1,0 +1,62 @@
+"""Words and numbers: what counts as private, what is rounded which way, what is said in one sentence."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample import sample
+
+from suture.report import words
+
+
+@given(st.floats(0.0, 1000.0))
+def test_epsilon_is_never_printed_smaller_than_proven(value: float) -> None:
+    printed = float(words.epsilon(value))
+    assert printed >= value - 1e-8
+    assert printed < value + 0.0100001
+
+
+@pytest.mark.parametrize(
+    ("privacy", "private"),
+    [
+        ({"epsilon": 8.0, "sites": {"a": 7.0, "b": 8.0}}, True),
+        ({"epsilon": 8.0, "sites": {"a": 7.0, "b": None}}, False),
+        ({"epsilon": None, "sites": {}}, False),
+        ({"epsilon": math.inf}, False),
+        ({"epsilon": 8.0, "protected": False}, False),
+        ({}, False),
+    ],
+)
+def test_private_only_with_an_epsilon_for_everyone(privacy: dict, private: bool) -> None:
+    assert words.protected({"privacy": privacy}) is private
+
+
+def test_headline_names_what_matters() -> None:
+    full = sample(methods=2, sites=2, rounds=3, seeds=3)
+    text = words.headline(full)
+    assert "trained over 2 hospitals with 17,860 patients" in text
+    assert "patient-level differential privacy" in text
+    assert "ε\u00a0=\u00a08.00 or less, δ\u00a0=\u00a01e-5" in text
+    assert f"AUC {full['methods']['fedavg']['metrics']['global']['auc']:.3f}" in text
+    open_result = sample(methods=1, sites=2, rounds=3, seeds=1, private=False)
+    assert words.headline(open_result).endswith("without differential privacy.")
+
+
+def test_a_result_without_any_section_still_speaks() -> None:
+    bare = {"name": "x", "methods": {"fedavg": {}}}
+    assert words.headline(bare) == "fedavg reaches AUC – on held-out patients, without differential privacy."
+    assert words.hospitals(bare) == []
+    assert words.unprotected(bare) == ["fedavg"]
+
+
+def test_numbers_for_people() -> None:
+    assert words.size(999) == "999 B"
+    assert words.size(12_340_000_000) == "12.3 GB"
+    assert words.p_value(0.9996) == "1.000"
+    assert words.p_value(0.0) == "< 0.001"
+    assert words.moment("2026-11-15T21:30:00+01:00") == "15 November 2026, 20:30 UTC"
+    assert words.span([0.5, None]) == ""
+    assert words.duration(125.4) == "2 min 5 s"

@@ -18,9 +18,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from suture.models.compiled import compiled
 from suture.models.lanes import TILE, WIDTH, aligned, float_of_bits, load, padded, product, store, where_positive
 
 BLOCK = 64  # rows computed together
@@ -70,7 +70,7 @@ def workspace(sizes: tuple[int, ...], training: bool) -> tuple[NDArray[np.float3
     return aligned(floats), table
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def unpack(m, t, column, params):  # type: ignore[no-untyped-def]
     """Copy the flat parameters into the padded matrices of one column of the table."""
     p = 0
@@ -82,7 +82,7 @@ def unpack(m, t, column, params):  # type: ignore[no-untyped-def]
                 p += 1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def pack(m, t, column, params):  # type: ignore[no-untyped-def]
     """Copy padded matrices back into a flat vector."""
     p = 0
@@ -94,7 +94,7 @@ def pack(m, t, column, params):  # type: ignore[no-untyped-def]
                 p += 1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def tanh(x):  # type: ignore[no-untyped-def]
     """Hyperbolic tangent in float32 without branches, so that LLVM can vectorise it (after Cephes ``tanhf``)."""
     f = np.float32
@@ -120,7 +120,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
     return result if x == x else x  # not a number stays so
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _activate(m, at, stride, rows, size, relu):  # type: ignore[no-untyped-def]
     """Apply the activation in place, then restore the constant column."""
     lanes = (size + WIDTH - 1) // WIDTH * WIDTH
@@ -137,24 +137,24 @@ def _activate(m, at, stride, rows, size, relu):  # type: ignore[no-untyped-def]
         m[row + size] = np.float32(1)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def forward(m, t, rows, relu):  # type: ignore[no-untyped-def]
     """From the inputs in A[0] to the logits in A[last], for the first ``rows`` rows of the block."""
     last = len(t) - 1
     for i in range(last):
         size = t[i + 1, SIZE]
         product(
-            m, rows, t[i, W_STRIDE], t[i, SIZE] + 1, t[i, A], t[i, A_STRIDE], 1,
-            t[i, W], t[i, W_STRIDE], t[i + 1, A], t[i + 1, A_STRIDE], False,
+            m, rows, t[i, W_STRIDE], t[i, SIZE] + 1, t[i, A], t[i, A_STRIDE], np.int64(1),
+            t[i, W], t[i, W_STRIDE], t[i + 1, A], t[i + 1, A_STRIDE], np.bool_(False),
         )  # fmt: skip
         if i + 1 < last:
             _activate(m, t[i + 1, A], t[i + 1, A_STRIDE], rows, size, relu)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def logits(m, t, params, x, relu, out):  # type: ignore[no-untyped-def]
     """The logits of every row of ``x``, block by block."""
-    unpack(m, t, W, params)
+    unpack(m, t, np.int64(W), params)
     last = len(t) - 1
     for start in range(0, len(x), BLOCK):
         rows = min(BLOCK, len(x) - start)

@@ -19,10 +19,12 @@ import llvmlite.binding
 import numba.extending
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
+
+from suture.models.compiled import compiled
 
 # Numba types an intrinsic by its generator, which takes one argument more than the calls.
 intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
@@ -252,7 +254,7 @@ def _transpose_square(typing: Any, memory: Any, source: Any, stride: Any, target
     return types.void(memory, *[types.int64] * 4), codegen
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def transpose(m, a, rows, columns, stride, b, width):  # type: ignore[no-untyped-def]
     """Write the transpose of a rows x columns matrix at ``a`` to ``b``, in whole squares; its padding is set to zero.
 
@@ -319,7 +321,7 @@ _tile_4x2 = _tile(4, 2)
 _tile_8x1 = _tile(8, 1)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def product(m, rows, columns, inner, a, row, step, b, ldb, c, ldc, add):  # type: ignore[no-untyped-def]
     """``C = A B`` (or ``C += A B``), all in ``m``: A[r, k] at ``a + r*row + k*step``, B at ``b``, C at ``c``.
 
@@ -344,7 +346,7 @@ def product(m, rows, columns, inner, a, row, step, b, ldb, c, ldc, add):  # type
         n += WIDTH
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def inner(m, a, b, n):  # type: ignore[no-untyped-def]
     """Inner product of two runs of ``n`` numbers (a multiple of 16)."""
     result = splat(np.float32(0))

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from suture.models.compiled import compiled
 from suture.models.forward import (
     A_STRIDE,
     BLOCK,
@@ -58,7 +58,7 @@ ROUNDING = 4e-6
 TINY = 1e-31
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-untyped-def]
     """D[last]: derivative of the weighted cross-entropy with respect to the logits."""
     last = len(t) - 1
@@ -84,14 +84,14 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
             m[d + labels[r]] -= weight
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _backward(m, t, rows, relu):  # type: ignore[no-untyped-def]
     """D[l] for the hidden layers, from D[last] and the transposed weights."""
     for i in range(len(t) - 2, 0, -1):
         lanes = t[i, D_STRIDE]
         product(
-            m, rows, lanes, t[i + 1, SIZE], t[i + 1, D], t[i + 1, D_STRIDE], 1,
-            t[i, T], lanes, t[i, D], lanes, False,
+            m, rows, lanes, t[i + 1, SIZE], t[i + 1, D], t[i + 1, D_STRIDE], np.int64(1),
+            t[i, T], lanes, t[i, D], lanes, np.bool_(False),
         )  # fmt: skip
         one = splat(np.float32(1))
         for r in range(rows):
@@ -106,17 +106,17 @@ def _backward(m, t, rows, relu):  # type: ignore[no-untyped-def]
                     store(m, d + c, multiply(value, slope))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
     """Add the block's summed gradient, A^T D for each layer, to the matrices of ``column``."""
     for i in range(len(t) - 1):
         product(
-            m, t[i, SIZE] + 1, t[i, W_STRIDE], rows, t[i, A], 1, t[i, A_STRIDE],
-            t[i + 1, D], t[i + 1, D_STRIDE], t[i, column], t[i, W_STRIDE], True,
+            m, t[i, SIZE] + 1, t[i, W_STRIDE], rows, t[i, A], np.int64(1), t[i, A_STRIDE],
+            t[i + 1, D], t[i + 1, D_STRIDE], t[i, column], t[i, W_STRIDE], np.bool_(True),
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
     """Squared norm of each row's gradient."""
     for r in range(rows):
@@ -131,7 +131,7 @@ def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
             d += width
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
     """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among them."""
     square, apart = 0.0, 0.0
@@ -149,10 +149,10 @@ def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
     return math.sqrt(max(square, 0.0) + ROUNDING * apart * apart) + ROUNDING * apart
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-untyped-def]
     """What each row is multiplied by, so that no patient's sum exceeds ``clip``; 0 where it is not finite."""
-    first = 0
+    first = np.int64(0)
     for patient in range(patients):
         end = ends[patient]
         norm = math.sqrt(squares[first]) * (1.0 + ROUNDING)
@@ -168,7 +168,7 @@ def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-u
         first = end
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
     """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity is not 0."""
     zero = splat(np.float32(0))
@@ -187,7 +187,7 @@ def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
                     store(m, d + r * width + c, multiply(load(m, d + r * width + c), factor))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # type: ignore[no-untyped-def]
     """Forward and backward pass of up to BLOCK rows of ``x``, given by index."""
     at, size = t[0, A], t[0, SIZE]
@@ -203,7 +203,7 @@ def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # typ
     _backward(m, t, count, relu)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows):  # type: ignore[no-untyped-def]
     """Add a patient with many rows: the summed gradient is formed in S, clipped and added to G."""
     for i in range(len(t) - 1):
@@ -214,7 +214,7 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
         for r in range(count):
             rows[r] = first + r
         _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
-        _accumulate(m, t, count, S)
+        _accumulate(m, t, count, np.int64(S))
     squares = 0.0
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
@@ -228,14 +228,14 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
             m[t[i, G] + c] += factor * m[t[i, S] + c]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_batch(  # type: ignore[no-untyped-def]
     m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors
 ):
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
-    p, seen = 0, 0
+    p, seen = np.int64(0), np.int64(0)
     while p < len(batch):
-        count, patients = 0, 0
+        count, patients = np.int64(0), np.int64(0)
         while p < len(batch):
             start, end = starts[batch[p]], starts[batch[p] + 1]
             if end - start > GRAM_ROWS or count + end - start > BLOCK:
@@ -257,11 +257,11 @@ def _add_batch(  # type: ignore[no-untyped-def]
         _row_squares(m, t, count, squares)
         _factors(m, t, ends, patients, clip, squares, factors)
         _rescale(m, t, count, factors)
-        _accumulate(m, t, count, G)
+        _accumulate(m, t, count, np.int64(G))
     return seen
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # type: ignore[no-untyped-def]
     """Noise, mean, proximal term, momentum, step; then clear G for the next batch.
 
@@ -292,14 +292,14 @@ def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # typ
             p += width
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def turn(m, t):  # type: ignore[no-untyped-def]
     """Refresh T from W for the layers that the backward pass crosses (biases stay behind)."""
     for i in range(1, len(t) - 1):
         transpose(m, t[i, W], t[i, SIZE], t[i + 1, SIZE], t[i, W_STRIDE], t[i, T], t[i, D_STRIDE])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def run(  # type: ignore[no-untyped-def]
     m, t, x, y, starts, picks, ends, words, noise, expected, clip, noise_scale,
     proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors,

@@ -11,9 +11,9 @@ to about one unit in the last place.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from suture.models.compiled import compiled
 from suture.models.lanes import bits_of_float, float_of_bits, padded
 from suture.privacy.mechanisms import Keystream
 
@@ -41,7 +41,7 @@ def normals(count: int, stream: Keystream) -> NDArray[np.float32]:
     return out[:count]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def fill_normals(words, out):  # type: ignore[no-untyped-def]
     """Turn 3 n words into 2 n standard normals."""
     f = np.float32
@@ -67,7 +67,7 @@ def fill_normals(words, out):  # type: ignore[no-untyped-def]
         second[i] = radius * y
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _log(u):  # type: ignore[no-untyped-def]
     """Natural logarithm of a normal, positive float32, at most 1: never above 0."""
     f = np.float32
@@ -88,7 +88,7 @@ def _log(u):  # type: ignore[no-untyped-def]
     return min(x + y + exponent * f(0.693359375), f(0))
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@compiled
 def _sine_cosine(x):  # type: ignore[no-untyped-def]
     """Sine and cosine for |x| <= pi/4."""
     f = np.float32

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from suture.models.compiled import compiled
 from suture.privacy.mechanisms import Keystream
 
 
@@ -43,7 +43,7 @@ def poisson_batches(
     return parts[0] if len(parts) == 1 else np.concatenate(parts), np.cumsum(ends)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _walk(words, inverse, at, trials, patients, picks, counts):  # type: ignore[no-untyped-def]
     """Walk on from trial ``at`` until the trials or the words run out; returns where it stands and what it found."""
     found = 0

@@ -112,12 +112,18 @@ def _epsilon(form: NormalForm, delta: float, accountant: str) -> float:
         steps = sum(count for _, count in form)
         return float(sum(count * _one_step(step, delta / steps) for step, count in form))
     if all(step.kind == GAUSSIAN and step.rate == 1 for step, _ in form):
-        return float(get_epsilon_gaussian(sum(count / step.noise**2 for step, count in form) ** -0.5, delta))
+        return _gaussian(sum(count / step.noise**2 for step, count in form) ** -0.5, delta)
     tails = loss_tails(form)
     if max(tail.slack for tail in tails) > delta / 2:
         # So many steps at so small a delta that the rounding of the FFT could hide in it: RDP has no such limit.
         return _renyi(form, delta)
     return max(tail.epsilon(delta) for tail in tails)
+
+
+def _gaussian(noise: float, delta: float) -> float:
+    """Balle & Wang 2018, Theorem 8."""
+    with np.errstate(divide="ignore"):  # the library's search passes through deltas too small for a float
+        return float(get_epsilon_gaussian(noise, delta))
 
 
 def _one_step(step: Step, delta: float) -> float:
@@ -128,7 +134,7 @@ def _one_step(step: Step, delta: float) -> float:
     if step.kind == LAPLACE:
         # delta(epsilon) = 1 - exp((epsilon - 1/b)/2) for epsilon up to 1/b.
         return max(0.0, 1 / step.noise + 2 * math.log1p(-inner))
-    base = float(get_epsilon_gaussian(step.noise, inner))
+    base = _gaussian(step.noise, inner)
     return base + math.log(step.rate + (1 - step.rate) * math.exp(-base)) if base > 0 else 0.0
 
 

@@ -91,7 +91,13 @@ def run(
         folder = out or Path("runs") / f"{asked.name}-{stamp}"
         with _progress(as_json) as progress, _interruptible(folder):
             result = conduct.run(
-                asked, out=folder, base=path.resolve().parent, threads=threads, progress=progress, command=command
+                asked,
+                out=folder,
+                base=path.resolve().parent,
+                threads=threads,
+                progress=progress,
+                command=command,
+                file=path.resolve(),
             )
     _show(result, as_json)
 
@@ -102,7 +108,7 @@ def plan(
     batch: Annotated[int | None, typer.Option(help="Expected number of patients in a batch.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs in all.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds, of --local-epochs each.")] = None,
-    local_epochs: Annotated[int, typer.Option(help="Local epochs a round, with --rounds.")] = 1,
+    local_epochs: Annotated[int | None, typer.Option(help="Local epochs a round, with --rounds. Default: 1.")] = None,
     noise: Annotated[float | None, typer.Option(help="Noise multiplier (standard deviation over clip).")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget.")] = None,
     delta: Annotated[float | None, typer.Option(help="The delta of (epsilon, delta).")] = None,
@@ -116,7 +122,7 @@ def plan(
         batch=batch,
         epochs=epochs,
         rounds=rounds,
-        local_epochs=local_epochs,
+        local_epochs=1 if local_epochs is None and rounds is not None else local_epochs,
         noise=noise,
         epsilon=epsilon,
         delta=delta,

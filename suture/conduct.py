@@ -61,20 +61,23 @@ def run(
     threads: int | None = None,
     progress: Progress | None = None,
     command: str = "suture.run(study)",
+    file: Path | None = None,
 ) -> Result:
     """Run a study (an object, or the path of a study file) on the embedded engine.
 
     ``out`` is the run folder; without it nothing but the sites' own ledgers is written. ``base`` is what paths in the
-    study are relative to (default: the study file's folder, or the working folder).
+    study are relative to (default: the study file's folder, or the working folder). ``file`` is where the study came
+    from, if it was changed after reading; a resumed run takes database passwords from there.
     """
     if not isinstance(study, Study):
-        base = base or Path(study).resolve().parent
-        study = Study.from_toml(study)
+        file = Path(study).resolve()
+        base = base or file.parent
+        study = Study.from_toml(file)
     root = Path(base or ".").resolve()
     _check(study)
     if out is None:
         return _conduct(study, root, None, threads, progress, command, resumed=False)
-    folder = RunFolder.create(Path(out).resolve(), study, root)
+    folder = RunFolder.create(Path(out).resolve(), study, root, file)
     with folder.held():
         return _conduct(study, root, folder, threads, progress, command, resumed=False)
 

@@ -51,8 +51,8 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, study: Study, base: Path) -> RunFolder:
-        """A new run; refuses a folder that already holds one."""
+    def create(cls, path: Path, study: Study, base: Path, file: Path | None = None) -> RunFolder:
+        """A new run; refuses a folder that already holds one. Passwords are left in the study's own ``file``."""
         if (path / "run.json").exists():
             finished = (path / "result.json").exists()
             hint = "choose another --out" if finished else f"go on with: suture run --resume {path}"
@@ -65,16 +65,20 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error}") from None
         folder = cls(path)
-        write_whole(path / "study.toml", study.to_toml().encode())
-        write_whole(path / "run.json", json.dumps({"base": os.path.relpath(base, path)}).encode())
+        write_whole(path / "study.toml", study.without_passwords().to_toml().encode())
+        places = {"base": os.path.relpath(base, path), "study": file and os.path.relpath(file, path)}
+        write_whole(path / "run.json", json.dumps(places).encode())
         return folder
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunFolder, Study, Path]:
         """An existing run: its folder, its study, and the folder the study's paths are relative to."""
         try:
-            base = (path / json.loads((path / "run.json").read_text())["base"]).resolve()
-            return cls(path), Study.from_toml(path / "study.toml"), base
+            places = json.loads((path / "run.json").read_text())
+            study = Study.from_toml(path / "study.toml")
+            if places.get("study") and any(site.data.url for site in study.sites):
+                study = study.with_passwords_of(Study.from_toml(path / places["study"]))
+            return cls(path), study, (path / places["base"]).resolve()
         except FileNotFoundError:
             raise RunError(
                 f"{path} is not a run folder (no run.json in it); suture run prints where runs are"

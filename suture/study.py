@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -194,6 +195,31 @@ class Study(BaseModel):
             old = fields.get(key)
             fields[key] = {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
         return Study(**{key: value for key, value in fields.items() if value is not None})
+
+    def without_passwords(self) -> Study:
+        """The same study with no database password in it: this is what run folders and results hold."""
+        return self._with_sources(lambda _, source: source.without_password())
+
+    def with_passwords_of(self, other: Study) -> Study:
+        """Passwords taken back from another reading of the same file, site by site."""
+        known = {site.name: site for site in other.sites}
+
+        def fill(site: Site, source: SourceSpec) -> SourceSpec:
+            if site.name not in known:
+                return source
+            candidates = (known[site.name].data, known[site.name].test)
+            return next((c for c in candidates if c is not None and c.without_password() == source), source)
+
+        return self._with_sources(fill)
+
+    def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:
+        sites = tuple(
+            site.model_copy(
+                update={"data": change(site, site.data), "test": site.test and change(site, site.test)},
+            )
+            for site in self.sites
+        )
+        return self.model_copy(update={"sites": sites})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, defaults included."""

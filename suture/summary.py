@@ -115,7 +115,7 @@ def summarise(
             "features": list(world.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
-        "study": study.to_dict(),
+        "study": study.without_passwords().to_dict(),
         "warnings": list(warnings),
         "references": _references(study),
     }
@@ -202,7 +202,7 @@ def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
     epsilon = {site: max(run.epsilon[site] for run in runs) for site in runs[0].epsilon}
-    return statement(
+    found = statement(
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         budget=study.privacy.epsilon,
@@ -217,6 +217,7 @@ def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
         generated=world.generated,
         described=_describes(study, world),
     )
+    return {**found, "patients": world.sizes}
 
 
 def _comparison(study: Study, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, Any] | None:

@@ -99,6 +99,12 @@ def survey(study: Study, base: Path, seed: int) -> World:
         )
         for place in places
     }
+    empty = [site for site, patients in sizes.items() if not patients]
+    if empty:
+        raise DataError(
+            f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
+            "to train on; lower evaluation.holdout, or leave the site out of the study"
+        )
     return World(seed, study.outcome, schema, generated, places, sizes)
 
 

@@ -98,3 +98,13 @@ def test_a_missing_file_says_what_to_do(tmp_path):
 def test_no_sites_at_all():
     with pytest.raises(StudyError, match="cohort"):
         Study(name="a", outcome="y")
+
+
+def test_passwords_are_not_written_down_and_can_be_taken_back():
+    text = FILES.replace('data = "boston.csv"', 'data = { url = "postgresql://r:secret@db/heart", query = "SELECT 1" }')
+    study = Study.from_text(text)
+    written = study.without_passwords().to_toml()
+    assert "secret" not in written
+    assert "postgresql://r@db/heart" in written
+    assert "secret" not in repr(study)
+    assert Study.from_text(written).with_passwords_of(study) == study

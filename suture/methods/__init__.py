@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from suture.errors import StudyError
 
 if TYPE_CHECKING:
     from suture.methods.base import Method
+    from suture.methods.fedopt import Server
     from suture.models.dense import Dense
     from suture.study import MethodSpec
     from suture.training.local import Local
@@ -35,9 +36,9 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
         return FedAvg(network, local, spec.weighting or "size")
     if name == "fedprox":
         return fedprox(network, local, spec.proximal, spec.weighting or "size")
-    if name == "fedadam" or name == "fedyogi" or name == "fedadagrad":  # noqa: PLR1714, SIM109 (mypy narrows this form)
+    if name in ("fedadam", "fedyogi", "fedadagrad"):
         weighting = spec.weighting or "uniform"
-        return FedOpt(network, local, name, weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau)
+        return FedOpt(network, local, cast("Server", name), weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau)
     if name == "fedcluster":
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
     if name == "alone":

@@ -29,6 +29,7 @@ from suture.models.dense import Dense
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
+Server = Literal["fedadam", "fedyogi", "fedadagrad"]
 LABELS = {"fedadam": "FedAdam (FedCVR)", "fedyogi": "FedYogi", "fedadagrad": "FedAdagrad"}
 
 
@@ -38,7 +39,7 @@ class FedOpt:
 
     network: Dense
     local: Local
-    name: Literal["fedadam", "fedyogi", "fedadagrad"] = "fedadam"
+    name: Server = "fedadam"
     weighting: Literal["size", "uniform"] = "uniform"
     server_rate: float = 0.1
     beta1: float = 0.9

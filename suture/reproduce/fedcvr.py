@@ -84,11 +84,11 @@ def reproduce(
         "seconds": round(sum(m["seconds"] for r in results.values() for m in r.data["methods"].values()), 1),
         "table_7_seconds": round(sum(main.data["methods"][name]["seconds"] for name in ORDER), 1),
         "tables": {
-            "table2": _table_2(main),
-            "table3": _table_3(main),
-            "table7": _table_7(main),
-            "table8": _table_8(results),
-            "epsilon": _table_epsilon(results),
+            "table2": {"title": "Table 2: patients by risk", "rows": _table_2(main)},
+            "table3": {"title": "Table 3: the five specialised hospitals", "rows": _table_3(main)},
+            "table7": {"title": "Table 7: methods at noise multiplier 1.0", "rows": _table_7(main)},
+            "table8": {"title": "Table 8: FedCVR under more and less noise", "rows": _table_8(results)},
+            "epsilon": {"title": "Epsilon claimed by the paper and proven here", "rows": _table_epsilon(results)},
         },
         "notes": NOTES,
     }

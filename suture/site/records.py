@@ -96,6 +96,20 @@ class SourceSpec(BaseModel):
         """
         return self if self.path is None else self.model_copy(update={"path": str(Path(folder) / self.path)})
 
+    def without_password(self) -> SourceSpec:
+        """The same place with no password in it, for anything that is written down.
+
+        >>> spec = SourceSpec(url="postgresql://reader:secret@db.example/ward", query="SELECT * FROM stays")
+        >>> spec.without_password().url
+        'postgresql://reader@db.example/ward'
+        """
+        parts = urlsplit(self.url or "")
+        if parts.password is None:
+            return self
+        user, _, host = parts.netloc.rpartition("@")
+        netloc = f"{user.split(':', 1)[0]}@{host}"
+        return self.model_copy(update={"url": parts._replace(netloc=netloc).geturl()})
+
     def describe(self) -> str:
         """The source for messages: never the user name, the password or the query."""
         if self.url is None:

@@ -118,7 +118,7 @@ class Schema(_Frozen):
 
     patient: str | None = None
     groups: tuple[str, ...] = ()
-    missing: Missing = "fill"
+    missing: Missing = "indicator"
     features: dict[str, Feature]
 
     @model_validator(mode="after")

@@ -68,9 +68,7 @@ def test_alone_sends_nothing_and_goes_on_from_its_own_model():
     _, later = method.site_step(rows(), own, method.broadcast(state, "a"), None, seeded_key(1))
     assert not np.array_equal(own["params"], later["params"])
     assert method.server_step(state, []) is state
-    np.testing.assert_array_equal(
-        method.predict(state, own, rows().x, "a"), NETWORK.predict(own["params"], rows().x)
-    )
+    np.testing.assert_array_equal(method.predict(state, own, rows().x, "a"), NETWORK.predict(own["params"], rows().x))
 
 
 def test_pooled_says_so():

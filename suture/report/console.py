@@ -6,9 +6,6 @@ Text from the study is shown as text: Rich markup in a hospital's name stays wha
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -66,12 +63,17 @@ def privacy_panel(result: Result) -> Panel:
     if not protected(method):
         return Panel(Text(NO_PRIVACY), title="Privacy: none", border_style="red", title_align="left")
     statement = str(part(method, "privacy").get("statement") or "").strip()
-    parts: list[RenderableType] = [Text(statement), Text("")] if statement else []
+    first, _, more = statement.partition("\n\n")
+    parts: list[RenderableType] = [Text(first), Text("")] if first else []
     found = tables.promises(result)
     if found is not None:
         parts.append(_rich(found))
     if found is None and not statement:
         parts.append(Text(headline(result)))
+    if more.strip():
+        parts.append(
+            Text("The whole statement, with what is taken as public and what is not covered, is in the report.")
+        )
     return Panel(Group(*parts), title="Privacy", border_style="green", title_align="left")
 
 
@@ -128,105 +130,6 @@ def html_repr(result: Result) -> str:
         f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def print_plan(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """The answer of ``suture plan``: the figure asked for, by accountant, then hospital by hospital.
-
-    >>> import io
-    >>> page = Console(file=io.StringIO(), width=80)
-    >>> print_plan({"epsilon": {"rdp": 31.9, "pld": 29.97}, "unit": "patient"}, page)
-    >>> "29.97" in page.file.getvalue()
-    True
-    """
-    print_tables(found, console)
-
-
-def print_bench(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """Speed ratios of ``suture bench``: how many times faster than what they are compared with.
-
-    >>> import io
-    >>> page = Console(file=io.StringIO(), width=80)
-    >>> print_bench({"dpsgd_vs_opacus": 101.5}, page)
-    >>> "101.5" in page.file.getvalue()
-    True
-    """
-    print_tables(found, console)
-
-
-def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """The tables of ``suture reproduce``: the paper's figures beside ours.
-
-    >>> import io
-    >>> page = Console(file=io.StringIO(), width=80)
-    >>> print_reproduction({"table_7": [{"method": "FedAvg", "paper": 0.88, "ours": 0.959}]}, page)
-    >>> "0.959" in page.file.getvalue()
-    True
-    """
-    print_tables(found, console)
-
-
-def print_tables(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """Any plain answer: facts in one list, every list of records as a table under its name.
-
-    >>> import io
-    >>> page = Console(file=io.StringIO(), width=80)
-    >>> print_tables({"steps": 500, "hospitals": [{"patients": 10, "noise": {"pld": 1.5}}]}, page)
-    >>> "noise, pld" in page.file.getvalue()
-    True
-    """
-    console = console or Console()
-    facts, records = _sorted_out(found)
-    grid = RichTable.grid(padding=(0, 3))
-    for name, value in facts.items():
-        grid.add_row(Text(name, style="bold"), Text(_plain(value)))
-    if facts:
-        console.print(grid)
-    for name, rows in records.items():
-        heads = list(dict.fromkeys(head for row in rows for head in row))
-        cells = [tuple(tables.Cell(_plain(row.get(head))) for head in heads) for row in rows]
-        console.print(_rich(tables.Table(name, tuple(heads), tuple(cells))))
-
-
-def _sorted_out(tree: Mapping[str, Any], lead: str = "") -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """Single facts, and lists of records, each under the path that leads to it."""
-    facts: dict[str, Any] = {}
-    records: dict[str, list[dict[str, Any]]] = {}
-    for key, value in tree.items():
-        name = f"{lead}{_spaced(str(key))}"
-        if isinstance(value, Mapping) and not _spread(value):
-            more, tables_below = _sorted_out(value, f"{name}, ")
-            facts |= more
-            records |= tables_below
-        elif isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
-            records[name] = [_sorted_out(v)[0] for v in value]
-        else:
-            facts[name] = value
-    return facts, records
-
-
-def _spread(value: Mapping[str, Any]) -> bool:
-    """A mean over seeds with its standard deviation is one figure."""
-    return {"mean", "sd"} <= set(value)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, Mapping):
-        return _plain(value["mean"]) + ("" if value["sd"] is None else f" ± {_plain(value['sd'])}")
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        between = "\n" if any(isinstance(v, str) for v in value) else ", "
-        return between.join(_plain(v) for v in value)
-    return str(value)
 
 
 def _half(cell: tables.Cell) -> str:

@@ -25,8 +25,9 @@ def describe(
     ``bounds`` declares each feature: ``(low, high)``, or a table as in a study file: ``{"low", "high"}`` for a number,
     ``{"kind": "flag"}``, ``{"kind": "category", "values": [...]}``, each with ``unit`` and ``label`` if wished. Values
     outside the bounds count in the first or last bin, as training clips them; missing ones (NaN, None) are left out.
+    At most ``bins`` bins of equal width; a column of whole numbers gets bins that hold whole numbers of them.
 
-    >>> found = describe({"a": {"age": [20, 40, 60]}}, {"age": {"low": 0, "high": 90, "unit": "years"}}, bins=3)
+    >>> found = describe({"a": {"age": [20.5, 40, 60]}}, {"age": {"low": 0, "high": 90, "unit": "years"}}, bins=3)
     >>> found["age"]["edges"], found["age"]["counts"], found["age"]["unit"]
     ([0.0, 30.0, 60.0, 90.0], {'a': [1, 1, 1]}, 'years')
     >>> describe({"a": {"smoker": [0, 1, 1]}}, {"smoker": {"kind": "flag"}})["smoker"]["counts"]
@@ -57,15 +58,26 @@ def _number(feature: str, present: Mapping[str, ArrayLike], rule: Mapping[str, A
     low, high = float(rule["low"]), float(rule["high"])
     if not low < high:
         raise StudyError(f"feature '{feature}': expected low < high, found {low:g} and {high:g}")
-    edges = np.linspace(low, high, bins + 1)
-    counts, boxes = {}, {}
+    columns = {}
     for site, column in present.items():
         values = np.asarray(column, dtype=np.float64)
-        values = np.clip(values[~np.isnan(values)], low, high)
+        columns[site] = np.clip(values[~np.isnan(values)], low, high)
+    whole = all(np.array_equal(values, np.round(values)) for values in (np.array([low, high]), *columns.values()))
+    edges = _whole_edges(int(low), int(high), bins) if whole else np.linspace(low, high, bins + 1)
+    counts, boxes = {}, {}
+    for site, values in columns.items():
         counts[site] = np.histogram(values, edges)[0].tolist()
         if len(values):
             boxes[site] = _box(values)
     return {"edges": edges.tolist(), "counts": counts, "box": boxes}
+
+
+def _whole_edges(low: int, high: int, bins: int) -> NDArray[np.float64]:
+    """Edges for whole numbers: every bin holds as many of them, else years of age would look like a comb."""
+    numbers = high - low + 1
+    least = -(-numbers // bins)
+    step = next((s for s in range(least, 2 * least) if numbers % s == 0), least)
+    return np.asarray(low - 0.5 + step * np.arange(-(-numbers // step) + 1), dtype=np.float64)
 
 
 def _box(values: NDArray[np.float64]) -> dict[str, float]:

@@ -14,7 +14,19 @@ import numpy as np
 
 from suture.report import figures_cohort, figures_hospitals
 from suture.report.theme import PALETTE, QUIET, finish, method_colours, save, table
-from suture.report.words import METRICS, Result, finite, labels, leading_metric, number, part, primary, span, tidy
+from suture.report.words import (
+    METRICS,
+    Result,
+    bounds,
+    finite,
+    labels,
+    leading_metric,
+    number,
+    part,
+    primary,
+    span,
+    tidy,
+)
 
 __all__ = ["calibration", "comparison", "convergence", "figures_of", "privacy_utility", "roc", "save"]
 
@@ -297,11 +309,10 @@ def _final(result: Result, metric: str) -> list[dict[str, Any]]:
     for key, label in labels(result).items():
         metrics = part(result, "methods", key, "metrics")
         value = finite(part(metrics, "global").get(metric))
-        bounds = part(metrics, "intervals", "global").get(metric)
-        between = span(bounds)
+        reach = bounds(part(metrics, "intervals", "global"), metric)
         if value is not None:
-            low, high = bounds if bounds and between else (value, value)
-            rows.append({"method": label, "value": value, "low": low, "high": high, "interval": between})
+            low, high = reach or (value, value)
+            rows.append({"method": label, "value": value, "low": low, "high": high, "interval": span(reach)})
     return rows
 
 

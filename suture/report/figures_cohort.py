@@ -70,7 +70,8 @@ def histograms(result: Result) -> Any:
     """
     features = _features(result, "edges")
     colours = hospital_colours(result)
-    charts = [chart for f in features if (chart := _histogram(f, colours)) is not None]
+    width = 290 if len(features) in (1, 2, 4) else 180
+    charts = [chart for f in features if (chart := _histogram(f, colours, width)) is not None]
     if not charts:
         return None
     columns = min(3, len(charts)) if len(charts) != 4 else 2
@@ -134,7 +135,7 @@ def _axis_title(feature: Mapping[str, Any]) -> str:
     return f"{feature['label']} ({unit})" if unit else str(feature["label"])
 
 
-def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None) -> Any:
+def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None, width: int) -> Any:
     edges = np.asarray(feature["edges"], dtype=float)
     counts = {
         site: np.asarray(c, dtype=float) for site, c in part(feature, "counts").items() if len(c) == len(edges) - 1
@@ -164,13 +165,13 @@ def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None) -> Any:
         )
     line = alt.Chart(table(lines)).mark_line(strokeWidth=2, interpolate="monotone")
     curve = line.encode(x="x:Q", y=y, color=hue, tooltip=[alt.Tooltip("hospital:N", title="Hospital")])
-    return alt.layer(layer, curve).properties(width=180, height=170)
+    return alt.layer(layer, curve).properties(width=width, height=170)
 
 
 def _smooth(share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A Gaussian kernel one bin wide, corrected at the ends so that mass does not leak out of the declared bounds."""
+    """A Gaussian kernel 1.5 bins wide, corrected at the ends so that mass does not leak out of the declared bounds."""
     at = np.arange(len(share))
-    kernel = np.exp(-0.5 * (at[:, None] - at[None, :]) ** 2)
+    kernel = np.exp(-0.5 * ((at[:, None] - at[None, :]) / 1.5) ** 2)
     return np.asarray((kernel / kernel.sum(axis=0, keepdims=True)) @ share)
 
 

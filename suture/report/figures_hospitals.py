@@ -13,10 +13,11 @@ import altair as alt
 import numpy as np
 
 from suture.report.theme import PALETTE, finish, hospital_colours, method_colours, table
-from suture.report.words import METRICS, Result, finite, labels, leading_metric, part, primary
+from suture.report.words import METRICS, Result, bounds, finite, labels, leading_metric, part, primary
 
 MOST_PANELS = 24
 MOST_ROWS = 30
+MOST_DOTS = 100
 
 
 def chosen(values: Mapping[str, float], most: int) -> list[str]:
@@ -50,30 +51,20 @@ def hospitals_compared(result: Result) -> Any:
     title = f"{METRICS[metric]} at every hospital"
     if len(scores) > MOST_ROWS:
         return _spread(scores, metric, title, names[first])
-    order = chosen(scores, MOST_ROWS)
-    rows = [
-        {"method": label, "hospital": site, "value": value}
-        for key, label in [*((k, v) for k, v in names.items() if k != first), (first, names[first])]
-        for site, value in _scores(result, key, metric).items()
-        if site in scores
-    ]
-    bounds = part(result, "methods", first, "metrics", "intervals", "sites")
-    whiskers = [
-        {"method": names[first], "hospital": site, "low": found[0], "high": found[1]}
-        for site in scores
-        if (found := part(bounds, site).get(metric))
-    ]
-    y = alt.Y("hospital:N", sort=order, title=None, axis=alt.Axis(grid=True, ticks=False, domain=False, labelPadding=8))
-    colour = alt.Color(
-        "method:N",
-        scale=method_colours(result),
-        title=None,
-        legend=alt.Legend(orient="bottom", columns=4, offset=14) if len(names) > 1 else None,
-    )
-    axis = alt.Axis(tickCount=8)
+    note = "Lowest first"
+    if len(names) * len(scores) > MOST_DOTS:
+        names, note = {first: names[first]}, f"{names[first]}, lowest first"
+    rows, whiskers = _dots(result, names, metric, list(scores))
+    quiet = alt.Axis(grid=True, ticks=False, domain=False, labelPadding=8)
+    y = alt.Y("hospital:N", sort=chosen(scores, MOST_ROWS), title=None, axis=quiet)
+    legend = alt.Legend(orient="bottom", columns=4, offset=14) if len(names) > 1 else None
+    colour = alt.Color("method:N", scale=method_colours(result), title=None, legend=legend)
+    aside = alt.YOffset("method:N", sort=list(names.values())) if len(names) > 1 else alt.value(0)
+    scale = alt.Scale(zero=False)
     dots = alt.Chart(table(rows)).encode(
-        x=alt.X("value:Q", title=METRICS[metric], scale=alt.Scale(zero=False), axis=axis),
+        x=alt.X("value:Q", title=METRICS[metric], scale=scale, axis=alt.Axis(tickCount=8)),
         y=y,
+        yOffset=aside,
         color=colour,
         tooltip=[
             alt.Tooltip("hospital:N", title="Hospital"),
@@ -81,15 +72,34 @@ def hospitals_compared(result: Result) -> Any:
             alt.Tooltip("value:Q", title=METRICS[metric], format=".3f"),
         ],
     )
-    layers: list[Any] = [dots.mark_circle(size=100, opacity=0.9)]
+    layers: list[Any] = [dots.mark_circle(size=80, opacity=1)]
     if whiskers:
         rule = alt.Chart(table(whiskers)).mark_rule(strokeWidth=2.5)
-        layers.insert(0, rule.encode(x=alt.X("low:Q", title=METRICS[metric]), x2="high:Q", y=y, color=colour))
-    chart = alt.layer(*layers).properties(
-        width=560, height=max(110, 34 * len(scores) if len(scores) < 9 else 22 * len(scores))
-    )
-    note = f"Lowest first. Lines: 95 % interval of {names[first]} over seeds" if whiskers else "Lowest first"
-    return finish(chart, title, note)
+        low = alt.X("low:Q", title=METRICS[metric], scale=scale)
+        layers.insert(0, rule.encode(x=low, x2="high:Q", y=y, yOffset=aside, color=colour))
+        note += f". Lines: 95 % interval of {labels(result)[first]} over seeds"
+    height = max(90, max(24, 12 + 9 * len(names)) * len(scores))
+    return finish(alt.layer(*layers).properties(width=560, height=height), title, note)
+
+
+def _dots(
+    result: Result, names: Mapping[str, str], metric: str, sites: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row for every method and hospital, and the intervals of the study's own method."""
+    first = primary(result)
+    rows = [
+        {"method": label, "hospital": site, "value": value}
+        for key, label in names.items()
+        for site, value in _scores(result, key, metric).items()
+        if site in sites
+    ]
+    between = part(result, "methods", first, "metrics", "intervals", "sites")
+    whiskers = [
+        {"method": names[first], "hospital": site, "low": found[0], "high": found[1]}
+        for site in sites
+        if (found := bounds(part(between, site), metric))
+    ]
+    return rows, whiskers
 
 
 def panels(result: Result, metric: str | None = None) -> Any:

@@ -164,13 +164,24 @@ def _privacy_words(privacy: Mapping[str, Any]) -> dict[str, Any]:
         ("Proven, worst hospital", f"ε = {epsilon(privacy.get('epsilon'))} at δ = {delta(privacy.get('delta'))}"),
         ("Source of noise", privacy.get("noise_source")),
     ]
-    statement = str(privacy.get("statement") or "")
+    public, not_covered = ([str(item) for item in privacy.get(k) or []] for k in ("public", "not_covered"))
+    # A paragraph that only strings together the items of a list below it is left to the list.
+    paragraphs = [
+        p.strip()
+        for p in str(privacy.get("statement") or "").split("\n\n")
+        if p.strip() and not any(items and _only_lists(p, items) for items in (public, not_covered))
+    ]
     return {
         "facts": [(name, str(value)) for name, value in facts if value],
-        "statement": [p.strip() for p in statement.split("\n\n") if p.strip()],
-        "public": [str(item) for item in privacy.get("public") or []],
-        "not_covered": [str(item) for item in privacy.get("not_covered") or []],
+        "statement": paragraphs,
+        "public": public,
+        "not_covered": not_covered,
     }
+
+
+def _only_lists(paragraph: str, items: list[str]) -> bool:
+    lead, _, rest = paragraph.strip().partition(": ")
+    return len(lead) < 40 and rest.rstrip(".") == "; ".join(items)
 
 
 def _banner(result: Result, open_methods: list[str]) -> str:

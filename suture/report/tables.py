@@ -11,6 +11,7 @@ from suture.report.words import (
     METRICS,
     NONE,
     Result,
+    bounds,
     count,
     delta,
     duration,
@@ -77,10 +78,9 @@ def quality(result: Result, names: Sequence[str] = QUALITY + CARE, caption: str 
         for name in names:
             value = finite(part(metrics, "global").get(name))
             winner = value is not None and value == best.get(name)
-            bounds = between.get(name)
-            known = span(bounds)
-            half = (bounds[1] - bounds[0]) / 2.0 if bounds and known else None
-            cells.append(Cell(number(value), known, winner, half))
+            reach = between.get(name)
+            half = (reach[1] - reach[0]) / 2.0 if reach and span(reach) else None
+            cells.append(Cell(number(value), span(bounds(between, name)), winner, half))
         rows.append(tuple(cells))
     lower = [METRICS[n] for n in names if n in LOWER_IS_BETTER]
     remark = "Bold: the best mean of a column. " if len(keys) > 1 else ""
@@ -167,7 +167,7 @@ def hospital_metrics(result: Result) -> Table | None:
     for site in order[:MOST_ROWS]:
         found, between = part(sites, site), part(metrics, "intervals", "sites", site)
         cells = [Cell(site), Cell(count(found.get("rows")))]
-        cells += [Cell(number(found.get(n)), span(between.get(n)) if n == lead else "") for n in names]
+        cells += [Cell(number(found.get(n)), span(bounds(between, n)) if n == lead else "") for n in names]
         rows.append(tuple(cells))
     remark = f"{labels(result)[primary(result)]}, lowest {METRICS[lead]} first. A dash: not defined (one class only)."
     if left := order[MOST_ROWS:]:
@@ -221,9 +221,11 @@ def promises(result: Result) -> Table | None:
     if not sites:
         return None
     noise, patients = part(privacy, "noise_multiplier"), part(privacy, "patients")
+    cohort = part(result, "cohort", "sites")
+    trained = {s: patients.get(s, part(cohort, s).get("train")) for s in sites}
     order = sorted(sites, key=lambda s: (finite(sites[s]) is not None, -(finite(sites[s]) or 0.0), s))
     rows = tuple(
-        (Cell(s), Cell(epsilon(sites[s])), Cell(number(noise.get(s))), Cell(count(patients.get(s))))
+        (Cell(s), Cell(epsilon(sites[s])), Cell(number(noise.get(s))), Cell(count(trained[s])))
         for s in order[:MOST_ROWS]
     )
     remark = "Largest ε first, rounded up. Noise: standard deviation over the clipping bound."

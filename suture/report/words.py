@@ -119,6 +119,21 @@ def span(bounds: Any, digits: int = 3) -> str:
     return f"{bounds[0]:.{digits}f} to {bounds[1]:.{digits}f}"
 
 
+def bounds(intervals: Mapping[str, Any], name: str) -> list[float] | None:
+    """A metric's interval, cut at what is possible: Student's interval can reach beyond 1, an AUC cannot.
+
+    >>> bounds({"auc": [0.989, 1.009]}, "auc"), bounds({"loss": [0.9, 1.1]}, "loss"), bounds({}, "auc")
+    ([0.989, 1.0], [0.9, 1.1], None)
+    """
+    found = intervals.get(name)
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        return None
+    low, high = finite(found[0]), finite(found[1])
+    if low is None or high is None:
+        return None
+    return [max(low, 0.0), high if name == "loss" else min(high, 1.0)]
+
+
 def epsilon(value: Any) -> str:
     """A proven epsilon, rounded *up* to two decimals: a promise must not be printed smaller than it is.
 
@@ -291,7 +306,7 @@ def headline(result: Result) -> str:
         where = f", trained over {len(sites):,} {'hospital' if len(sites) == 1 else 'hospitals'}"
         total = sum(finite(s.get("patients")) or 0 for s in part(result, "cohort", "sites").values())
         where += f" with {total:,.0f} patients," if total else ","
-    between = span(part(method, "metrics", "intervals", "global").get(metric))
+    between = span(bounds(part(method, "metrics", "intervals", "global"), metric))
     text = f"{labels(result).get(key, key)}{where} reaches {METRICS[metric]} {number(value)}"
     text += f" (95\u00a0% interval {between})" if between else ""
     if not protected(method):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from sample import sample
 
-from suture.report.console import html_repr, print_reproduction, print_result, summary_table
+from suture.report.console import html_repr, print_result, summary_table
 
 
 def shown(result: dict, width: int = 80) -> str:
@@ -64,12 +64,3 @@ def test_columns_follow_the_metrics_there_are() -> None:
     )
     heads = [str(column.header) for column in table.columns]
     assert heads == ["Method", "AUC, one against one", "F1, weighted", "ε", "Up", "Down"]
-
-
-def test_reproduction_shows_means_and_nested_tables() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    rows = [{"method": "FedAvg", "paper": 0.88, "ours": {"mean": 0.95912, "sd": 0.0041, "low": 0.9, "high": 1.0}}]
-    print_reproduction({"tables": {"table7": rows}, "notes": ["one", "two"]}, console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "tables, table7" in text
-    assert "0.9591 ± 0.0041" in text

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sample import sample
 
+from suture.report import page as page_module
 from suture.report.page import render, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -132,6 +133,16 @@ def test_no_privacy_is_the_first_thing_said() -> None:
     assert "without differential privacy: FedProx." in Outline(render(mixed)).words
 
 
+def test_what_is_not_covered_is_said_once() -> None:
+    result = sample(methods=1, sites=2, rounds=2, seeds=1)
+    privacy = result["methods"]["fedadam"]["privacy"]
+    privacy["not_covered"] = ["exact metrics", "side channels: time"]
+    privacy["statement"] = "First.\n\nNot covered: exact metrics; side channels: time.\n\nNot covered: exact metrics."
+    words = Outline(render(result)).words
+    assert words.count("side channels: time") == 1
+    assert "Not covered: exact metrics." in words
+
+
 def test_a_budget_overrun_is_said(full_page: str) -> None:
     over = sample(methods=1, sites=2, rounds=2, seeds=1)
     over["methods"]["fedadam"]["privacy"]["epsilon"] = 8.3
@@ -172,7 +183,9 @@ def test_write_replaces_whole(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium browser: apt-get install chromium")
 @pytest.mark.parametrize("kind", ["full", "hostile"])
-def test_a_browser_draws_every_figure(kind: str, full_page: str, tmp_path: Path) -> None:
+def test_a_browser_draws_every_figure(
+    kind: str, full_page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == "full":
         (tmp_path / "report.html").write_text(full_page, encoding="utf-8")
     else:
@@ -180,6 +193,14 @@ def test_a_browser_draws_every_figure(kind: str, full_page: str, tmp_path: Path)
         result["name"] = HOSTILE
         result["methods"]["fedavg"]["label"] = HOSTILE
         result["methods"]["fedprox"]["metrics"]["sites"] = {HOSTILE: result["metrics"]["global"]}
+        # Press every download button, and note what would be saved instead of saving it.
+        noted = "document.body.dataset[kind] = link.download + ' ' + url.slice(0, 21); link.remove();"
+        pressed = page_module._DRAW.replace("link.click(); link.remove();", noted)
+        pressed = pressed.replace(
+            "button.disabled = false;", "button.disabled = false; setTimeout(() => button.click());"
+        )
+        assert noted in pressed
+        monkeypatch.setattr(page_module, "_DRAW", pressed)
         write(result, tmp_path / "report.html")
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -193,4 +214,9 @@ def test_a_browser_draws_every_figure(kind: str, full_page: str, tmp_path: Path)
     assert all('data-drawn="yes"' in figure for figure in figures), figures
     assert ran.stdout.count("<svg") >= len(figures)
     assert "Content Security Policy" not in ran.stderr
-    assert not any(tag == "img" for tag, _ in Outline(ran.stdout).tags)
+    outline = Outline(ran.stdout)
+    assert not any(tag == "img" for tag, _ in outline.tags)
+    if kind == "hostile":
+        body = next(attrs for tag, attrs in outline.tags if tag == "body")
+        assert re.fullmatch(r"script--script-alert[\w-]+\.png data:image/png;base64", body["data-png"] or "")
+        assert re.fullmatch(r"script--script-alert[\w-]+\.svg (data:image/svg\S+|blob:\S+)", body["data-svg"] or "")

@@ -58,6 +58,17 @@ def test_a_hospital_without_a_promise_comes_first() -> None:
     assert [row[1].text for row in found.rows] == ["none", "1.00"]
 
 
+def test_training_patients_come_from_the_cohort_where_the_promise_lacks_them() -> None:
+    result = {
+        "name": "x",
+        "methods": {"m": {"privacy": {"sites": {"a": 1.0}}}},
+        "cohort": {"sites": {"a": {"train": 80}}},
+    }
+    found = tables.promises(result)
+    assert found is not None
+    assert found.rows[0][3].text == "80"
+
+
 def test_groups_flag_few_rows_and_the_lowest(full: dict) -> None:
     groups = {"sex": {"F": {"auc": 0.9, "rows": 400}, "M": {"auc": 0.8, "rows": 12}}}
     (table,) = tables.subgroups({"name": "x", "methods": {"m": {"metrics": {"groups": groups}}}})

@@ -6,6 +6,7 @@ Text from the study is shown as text: Rich markup in a hospital's name stays wha
 from __future__ import annotations
 
 import html
+
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel

@@ -253,7 +253,7 @@ class _Job:
     def _members(self) -> tuple[dict[str, Member], dict[str, Member]]:
         """Who trains and who is measured; they differ only for pooled training."""
         hospitals = self.world.hospitals
-        training = {world.POOLED: world.pool(hospitals, self.seed)} if self.method.pooled else hospitals
+        training = {world.POOLED: world.pool(hospitals)} if self.method.pooled else hospitals
         trainers = {}
         for site, hospital in training.items():
             planned = self.plans.get(site)

@@ -58,6 +58,8 @@ def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) 
 
 def rounds_of(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
     """How often each site takes part: known before training, so the noise can be planned for it."""
+    if fraction >= 1:
+        return dict.fromkeys(sites, rounds)
     counts = dict.fromkeys(sites, 0)
     for round_ in range(1, rounds + 1):
         for site in participants(sites, round_, fraction, seed):

@@ -18,7 +18,7 @@ from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
 from suture.federation import rounds_of
 from suture.privacy.ledger import Budget, Ledger
-from suture.privacy.mechanisms import secure_key, seeded_key
+from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_site
 from suture.privacy.unit import concatenate
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
@@ -201,13 +201,13 @@ def read_rows(study: Study, world: World) -> None:
         world.hospitals[place.name] = Hospital(place.name, data, ledgers, world.secrets[place.name], place.region)
 
 
-def pool(hospitals: Mapping[str, Hospital], seed: int) -> Hospital:
+def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
     train = concatenate([part.data.train for part in parts])
     classes = np.bincount(train.y, minlength=2)
     loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(classes.tolist()))
-    secret = parts[0].secret if len(parts) == 1 else seeded_key(seed, POOLED, *(part.secret.hex() for part in parts))
+    secret = derive(parts[0].secret, POOLED, *(part.secret for part in parts))
     ledgers = tuple(ledger for part in parts for ledger in part.ledgers)
     return Hospital(POOLED, SiteData(train, None, {}, loaded), ledgers, secret)
 

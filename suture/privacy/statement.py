@@ -41,9 +41,8 @@ _NOT_COVERED = [
     "what a site does with its own rows inside its own walls",
 ]
 _EXACT_METRICS = (
-    "metrics in this result (accuracy, AUC and the like, overall, per site and per group): they are computed exactly "
-    "on held-out "
-    "patients, without noise, and carry no guarantee"
+    "metrics in this result (accuracy, AUC and the like, overall, per site and per group), and the counts in its "
+    "warnings about data quality: they are computed exactly, without noise, and carry no guarantee"
 )
 _DESCRIPTION = (
     "the cohort description (histograms, box plots, prevalence, counts): exact, without noise, and not in the budget"

@@ -31,8 +31,11 @@ def sources_digest() -> str:
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile with Numba on first use, without the GIL, with multiply-adds fused and no other liberty with floats."""
-    dispatcher = njit(nogil=True, fastmath={"contract"})(function)
+    """Compile with Numba on first use, without the GIL, with multiply-adds fused and no other liberty with floats.
+
+    Division follows IEEE 754 (as NumPy's does): Python's check for zero is a branch, which keeps LLVM from vectorising.
+    """
+    dispatcher = njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
     dispatcher.enable_caching()
     dispatcher._cache._cache_file._source_stamp = sources_digest()
     return dispatcher

@@ -37,7 +37,8 @@ from suture.training.sampling import poisson_batches
 Floats = NDArray[np.float32]
 
 # Random bits are drawn for as many steps at once as fit a core's cache.
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 19
+_CHUNK_PICKS = 1 << 18
 _NO_WORDS = np.empty((0, 0), np.uint32)
 
 
@@ -134,7 +135,7 @@ def train(network: Dense, params: Floats, data: Patients, local: Local, key: byt
     """
     fused = _Fused(network, params, data, local)
     width = words_for(network.n_params) if local.private else 0
-    chunk = max(4, _CHUNK_BYTES // (4 * width)) if width else 64
+    chunk = _chunk(width, min(local.batch, data.patients))
     stream = Keystream(derive(key, "noise"))
     words = np.empty((chunk, width), np.uint32)
     for picks, ends in _batches(data.patients, local, derive(key, "sampling"), chunk):
@@ -233,6 +234,12 @@ def _check(network: Dense, params: Floats, data: Patients, local: Local) -> None
         raise DataError(f"expected outcomes within 0..{network.classes - 1}, found {outside} rows outside")
     if local.class_weights is not None and len(local.class_weights) != network.classes:
         raise StudyError(f"expected {network.classes} class weights, found {len(local.class_weights)}")
+
+
+def _chunk(width: int, batch: int) -> int:
+    """How many steps to draw randomness for at once: few enough that memory does not grow with the training."""
+    by_noise = max(4, _CHUNK_BYTES // (4 * width)) if width else 64
+    return max(1, min(by_noise, _CHUNK_PICKS // batch))
 
 
 def _batches(

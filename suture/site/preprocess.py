@@ -200,11 +200,11 @@ def encode(
     single wild value cannot push a patient's gradient anywhere that clipping does not already bound.
 
     >>> from suture.site.schema import Schema
-    >>> schema = Schema(features={"age": Number(low=20, high=80), "smoker": Flag()})
+    >>> schema = Schema(missing="fill", features={"age": Number(low=20, high=80), "smoker": Flag(missing="indicator")})
     >>> columns = {"age": np.array([20.0, 50.0, 99.0]), "smoker": np.array([0, 1, -1], np.int16)}
     >>> counts = Counts()
     >>> encode(columns, schema, None, counts).tolist(), counts.clipped, counts.missing
-    ([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.5]], {'age': 1}, {'smoker': 1})
+    ([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.5, 1.0]], {'age': 1}, {'smoker': 1})
     """
     rows = len(columns[next(iter(schema.features))])
     matrix = np.zeros((rows, schema.width), np.float32)

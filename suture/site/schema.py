@@ -10,7 +10,8 @@ own. Numbers are scaled by their declared bounds, categories and flags by their 
 | flag     | one column, 0 or 1                                                 | 0.5                        |
 | category | one column a declared value, 0 or 1                                | 0 in every column          |
 
-A feature with ``missing = "indicator"`` has one more column, 1 where the value is missing, right after its own.
+A feature with ``missing = "indicator"``, which is the default, has one more column, 1 where the value is missing, right
+after its own.
 """
 
 from __future__ import annotations
@@ -109,11 +110,11 @@ Feature = Annotated[Number | Category | Flag, Field(discriminator="kind")]
 class Schema(_Frozen):
     """The public description of every site's table: patient column, group columns, features in order.
 
-    ``missing`` is the rule for features that do not state their own.
+    ``missing`` is the rule for features that do not state their own; by default a missing value is filled and marked.
 
     >>> schema = Schema(patient="id", features={"age": Number(low=18, high=98), "sex": Category(values=("F", "M"))})
     >>> feature_names(schema)
-    ('age', 'sex = F', 'sex = M')
+    ('age', 'age (missing)', 'sex = F', 'sex = M', 'sex (missing)')
     """
 
     patient: str | None = None
@@ -164,7 +165,7 @@ class Schema(_Frozen):
         """Build a schema from plain data (a TOML table), or raise a StudyError that names the field.
 
         >>> Schema.parse({"features": {"smoker": {"kind": "flag"}}}).width
-        1
+        2
         >>> Schema.parse({"features": {"age": {"kind": "date"}}})
         Traceback (most recent call last):
         suture.errors.StudyError: schema.features.age: kind must be "number", "category" or "flag"; \

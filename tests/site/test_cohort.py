@@ -21,7 +21,12 @@ from suture.site.cohort import SiteData, count_training_patients, load
 from suture.site.schema import Schema
 
 SCHEMA = Schema.parse(
-    {"patient": "id", "groups": ["sex"], "features": {"v": {"kind": "number", "low": 0, "high": 1000}}}
+    {
+        "patient": "id",
+        "groups": ["sex"],
+        "missing": "fill",
+        "features": {"v": {"kind": "number", "low": 0, "high": 1000}},
+    }
 )
 
 

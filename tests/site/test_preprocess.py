@@ -24,6 +24,7 @@ SCHEMA = Schema.parse(
     {
         "patient": "id",
         "groups": ["ward"],
+        "missing": "fill",
         "features": {
             "age": {"kind": "number", "low": 20, "high": 60, "missing": "indicator"},
             "sex": {"kind": "category", "values": ["F", "M", "X"]},
@@ -44,7 +45,7 @@ def one_by_one(data: SiteData) -> list[list[float]]:
 
 def column(schema_of: dict[str, Any], cells: list[str], path: Path, **options: Any) -> list[float]:
     """The encoded values of one feature, in the order of the cells, as read from a CSV file."""
-    schema = Schema.parse({"patient": "id", "features": {"x": schema_of}})
+    schema = Schema.parse({"patient": "id", "missing": "fill", "features": {"x": schema_of}})
     values = []
     for cell in cells:
         with path.open("w", newline="") as file:
@@ -98,6 +99,28 @@ def test_indicator_and_neutral_fill_by_hand() -> None:
         'missing = "indicator" would tell the model which',
         "site 'a': column 'lactate': 1 of 3 rows without a value, filled with the neutral one; "
         'missing = "indicator" would tell the model which',
+    )
+
+
+def test_every_missing_value_is_marked_by_default() -> None:
+    features = {
+        "age": {"kind": "number", "low": 20, "high": 60},
+        "sex": {"kind": "category", "values": ["F", "M"]},
+        "smoker": {"kind": "flag"},
+    }
+    schema = Schema.parse({"patient": "id", "features": features})
+    table = {
+        "id": np.array([1, 2]),
+        "age": np.array([30.0, np.nan]),
+        "sex": np.array(["M", ""]),
+        "smoker": np.array(["y", ""]),
+        "ill": np.array([0, 1]),
+    }
+    data = read(table, schema)
+    # age, age (missing), sex = F, sex = M, sex (missing), smoker, smoker (missing)
+    assert one_by_one(data) == [[-0.5, 0, 0, 1, 0, 1, 0], [0, 1, 0, 0, 1, 0.5, 1]]
+    assert data.loaded.warnings == tuple(
+        f"site 'a': column '{name}': 1 of 2 rows without a value, filled with the neutral one" for name in features
     )
 
 

@@ -22,6 +22,7 @@ from suture.site.schema import Category, Flag, Number, Schema
 SCHEMA = Schema.parse(
     {
         "patient": "id",
+        "missing": "fill",
         "features": {
             "age": {"kind": "number", "low": 0, "high": 100},
             "city": {"kind": "category", "values": ["Köln", "Bonn"]},
@@ -158,7 +159,8 @@ def test_names_that_are_patterns_or_sql(tmp_path: Path) -> None:
     for name in ("a[1]*.csv", "o'hara?.csv", "{x,y}.csv"):
         assert content(read(written(tmp_path / name))) == EXPECTED
     table = {'a"b': np.array(["50"]), "it's": np.array(["p"]), "ill": np.array([1])}
-    schema = Schema.parse({"patient": "it's", "features": {'a"b': {"kind": "number", "low": 0, "high": 100}}})
+    number = {"kind": "number", "low": 0, "high": 100, "missing": "fill"}
+    schema = Schema.parse({"patient": "it's", "features": {'a"b': number}})
     with duckdb.connect() as connection:
         connection.execute(f"""COPY (SELECT 50 AS "a""b", 'p' AS "it's", 1 AS ill) TO '{tmp_path}/o.parquet'""")
     for source in (tmp_path / "o.parquet", table):

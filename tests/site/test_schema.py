@@ -23,14 +23,24 @@ def test_shape_of_the_study_file() -> None:
     assert schema.features["sex"] == Category(values=("F", "M"))
     assert schema.features["smoker"] == Flag()
     assert list(schema.features) == ["age", "sex", "smoker"]
-    assert feature_names(schema) == ("age", "sex = F", "sex = M", "smoker")
-    assert schema.width == 4
+    # a missing value is filled and marked unless the study says otherwise: every feature has a column that tells
+    assert feature_names(schema) == (
+        "age",
+        "age (missing)",
+        "sex = F",
+        "sex = M",
+        "sex (missing)",
+        "smoker",
+        "smoker (missing)",
+    )
+    assert schema.width == 7
+    assert {schema.missing_rule(name) for name in schema.features} == {"indicator"}
     assert Schema.parse(schema.model_dump()) == schema
 
 
 def test_indicator_columns_follow_the_declaration_only() -> None:
     features = {"age": AGE, "sex": {**SEX, "missing": "indicator"}, "smoker": {"kind": "flag", "missing": "refuse"}}
-    assert feature_names(Schema.parse({"features": features})) == (
+    assert feature_names(Schema.parse({"missing": "fill", "features": features})) == (
         "age",
         "sex = F",
         "sex = M",

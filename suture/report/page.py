@@ -1,28 +1,14 @@
-"""One HTML file for one result: it opens without a network, ten years from now, and prints.
-
-The drawing libraries (Vega, Vega-Lite) are written into the page; a content security policy in the page forbids every
-connection and every script but the two that are named by their hash, so that a hospital's or a study's name can never
-run as code, whatever it contains.
-"""
+"""One HTML file for one result: it opens without a network, ten years from now, and prints (see `shell`)."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import vl_convert
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from suture.report import tables
 from suture.report.figures import figures_of
-from suture.report.theme import VEGALITE
+from suture.report.shell import fill, put
 from suture.report.words import (
     NO_PRIVACY,
     Result,
@@ -54,34 +40,6 @@ CAPTIONS = {
     "categories": "How the hospitals differ in their categories.",
 }
 
-_DRAW = """
-"use strict";
-(function () {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  function download(view, kind, name, button) {
-    view.toImageURL(kind, kind === "png" ? 2 : 1).then(function (url) {
-      const link = document.createElement("a");
-      link.href = url; link.download = name + "." + kind;
-      document.body.appendChild(link); link.click(); link.remove();
-    }).catch(function (error) { button.textContent = "Could not write the file: " + error; });
-  }
-  for (const figure of document.querySelectorAll("figure[data-figure]")) {
-    const name = figure.dataset.figure, box = figure.querySelector(".chart");
-    vegaEmbed(box, figures[name], {actions: false, renderer: "svg", ast: true}).then(function (drawn) {
-      figure.dataset.drawn = "yes";
-      for (const button of figure.querySelectorAll("button[data-kind]")) {
-        button.disabled = false;
-        button.addEventListener("click", function () {
-          download(drawn.view, button.dataset.kind, figure.dataset.file, button);
-        });
-      }
-    }).catch(function (error) {
-      figure.dataset.drawn = "no"; box.textContent = "Could not draw this figure: " + error;
-    });
-  }
-})();
-"""
-
 
 def write(result: Result, path: Path) -> None:
     """Write the page; whoever has the old one open never sees half of the new one.
@@ -92,9 +50,7 @@ def write(result: Result, path: Path) -> None:
     ...     "No differential privacy" in (Path(folder) / "report.html").read_text(encoding="utf-8")
     True
     """
-    part_written = path.with_name(path.name + ".part")
-    part_written.write_text(render(result), encoding="utf-8", newline="\n")
-    os.replace(part_written, path)
+    put(render(result), path)
 
 
 def render(result: Result) -> str:
@@ -104,23 +60,8 @@ def render(result: Result) -> str:
     False
     """
     clean = tidy(result)
-    charts = {name: chart.to_dict(validate=False) for name, chart in figures_of(clean).items()}
-    libraries, draw = _libraries(), Markup(_DRAW)
-    environment = Environment(
-        loader=PackageLoader("suture", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    style = environment.get_template("page.css").render()
-    return environment.get_template("page.html").render(
-        **_context(clean),
-        figures=_figures(clean, charts),
-        specs=_script_safe(charts),
-        libraries=libraries,
-        draw=draw,
-        style=Markup(style),
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src '{_digest(libraries)}' '{_digest(draw)}'",
-    )
+    charts = figures_of(clean)
+    return fill("page.html", _context(clean), charts, CAPTIONS, str(clean.get("name", "")))
 
 
 def _context(result: Result) -> dict[str, Any]:
@@ -227,27 +168,3 @@ def _footer(result: Result) -> list[tuple[str, str]]:
         ("Result format", str(result.get("format") or "")),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _figures(result: Result, charts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    study = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in str(result.get("name", "")))
-    study = study.strip("-")[:40] or "study"
-    return {name: {"caption": CAPTIONS[name], "file": f"{study}-{name.replace('_', '-')}"} for name in charts}
-
-
-def _script_safe(value: Any) -> Markup:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return Markup(text)
-
-
-@functools.lru_cache(maxsize=1)
-def _libraries() -> Markup:
-    text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGALITE)
-    return Markup(text.replace("\r\n", "\n").replace("</script", "<\\/script"))
-
-
-def _digest(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""A reproduction on paper: figures as PNG and SVG, tables as CSV, and one page with both."""
+"""A reproduction on paper: figures as PNG and SVG, tables as CSV, and one page with all of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Any
 
 import altair as alt
 
+from suture import __version__
 from suture.report import figures as made
 from suture.report import figures_cohort
+from suture.report.shell import fill, put
+from suture.report.tables import Cell, Table
+from suture.report.terminal import cell, shown
 from suture.report.theme import PALETTE, finish, save, table
 from suture.result import Result
 from suture.runfolder import write_whole
@@ -61,7 +65,9 @@ def _evolution(main: Mapping[str, Any]) -> Any:
         for key, label in METRICS.items()
     ]
     chart = _lines(rows, "metric", list(METRICS.values()), "Metric, or loss").properties(width=640, height=320)
-    return finish(chart, "FedCVR over the rounds", "Noise multiplier 1.0, test patients of all hospitals, mean over seeds")
+    return finish(
+        chart, "FedCVR over the rounds", "Noise multiplier 1.0, test patients of all hospitals, mean over seeds"
+    )
 
 
 def _alone(main: Mapping[str, Any]) -> Any:
@@ -85,7 +91,9 @@ def _alone(main: Mapping[str, Any]) -> Any:
         .facet(facet=alt.Facet("panel:N", title=None, sort=[*sites, "federated (FedCVR)"]), columns=3, spacing=24)
         .resolve_axis(x="independent", y="independent")
     )
-    return finish(chart, "Hospitals alone, and the federation", "Noise multiplier 1.0; each hospital on its own patients")
+    return finish(
+        chart, "Hospitals alone, and the federation", "Noise multiplier 1.0; each hospital on its own patients"
+    )
 
 
 def _noise(results: Mapping[float | None, Result]) -> Any:
@@ -102,12 +110,12 @@ def _noise(results: Mapping[float | None, Result]) -> Any:
     return finish(chart, "What noise does to FedCVR", "Test patients of all hospitals, mean over seeds")
 
 
-def figures(results: Mapping[float | None, Result], out: Path) -> list[str]:
+def save_figures(drawn: Mapping[str, Any], out: Path) -> list[str]:
     """Write every figure as PNG and SVG; returns the file names."""
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, chart in charts(results).items():
+    for name, chart in drawn.items():
         for kind in ("png", "svg"):
             save(chart, folder / f"{name}.{kind}")
             written.append(f"figures/{name}.{kind}")
@@ -122,3 +130,27 @@ def write_csv(tables: Mapping[str, Mapping[str, Any]], out: Path) -> None:
         writer.writeheader()
         writer.writerows(found["rows"])
         write_whole(out / f"{name}.csv", text.getvalue().encode())
+
+
+def write(found: Mapping[str, Any], drawn: Mapping[str, Any], captions: Mapping[str, str], out: Path) -> Path:
+    """One page with every table, note and figure."""
+    tables = [_table(table["title"], table["rows"]) for table in found["tables"].values()]
+    footer = [("Suture", __version__), ("Command", f"suture reproduce {found['paper']}")]
+    intro = "The paper's printed figures beside ours."
+    if found["quick"]:
+        intro += " Quick version: fewer patients, rounds and seeds. A look, not a result."
+    context = {"name": found["title"], "intro": intro, "tables": tables, "notes": found["notes"], "footer": footer}
+    path = out / "index.html"
+    put(fill("tables.html", context, drawn, captions, found["paper"]), path)
+    return path
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = tuple(shown(rows))
+    return Table(title, columns, tuple(tuple(_cell(row, key) for key in columns) for row in rows))
+
+
+def _cell(row: Mapping[str, Any], key: str) -> Cell:
+    low, high = row.get(f"{key} 95% low"), row.get(f"{key} 95% high")
+    note = f"95 %: {low:.3f} to {high:.3f}" if low is not None and high is not None else ""
+    return Cell(cell(row, key), note)

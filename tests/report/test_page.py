@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sample import sample
 
-from suture.report import page as page_module
+from suture.report import shell as shell_module
 from suture.report.page import render, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -195,12 +195,12 @@ def test_a_browser_draws_every_figure(
         result["methods"]["fedprox"]["metrics"]["sites"] = {HOSTILE: result["metrics"]["global"]}
         # Press every download button, and note what would be saved instead of saving it.
         noted = "document.body.dataset[kind] = link.download + ' ' + url.slice(0, 21); link.remove();"
-        pressed = page_module._DRAW.replace("link.click(); link.remove();", noted)
+        pressed = shell_module._DRAW.replace("link.click(); link.remove();", noted)
         pressed = pressed.replace(
             "button.disabled = false;", "button.disabled = false; setTimeout(() => button.click());"
         )
         assert noted in pressed
-        monkeypatch.setattr(page_module, "_DRAW", pressed)
+        monkeypatch.setattr(shell_module, "_DRAW", pressed)
         write(result, tmp_path / "report.html")
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                "--disable-background-networking", "--disable-component-update", "--disable-sync",

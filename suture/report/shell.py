@@ -1,0 +1,111 @@
+"""The shell of every page: one file, no network, and no script but the ones named by their hash.
+
+The drawing libraries (Vega, Vega-Lite) are written into the page; a content security policy in the page forbids every
+connection and every other script, so that a hospital's or a study's name can never run as code, whatever it contains.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from suture.report.theme import VEGALITE
+
+_DRAW = """
+"use strict";
+(function () {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  function download(view, kind, name, button) {
+    view.toImageURL(kind, kind === "png" ? 2 : 1).then(function (url) {
+      const link = document.createElement("a");
+      link.href = url; link.download = name + "." + kind;
+      document.body.appendChild(link); link.click(); link.remove();
+    }).catch(function (error) { button.textContent = "Could not write the file: " + error; });
+  }
+  for (const figure of document.querySelectorAll("figure[data-figure]")) {
+    const name = figure.dataset.figure, box = figure.querySelector(".chart");
+    vegaEmbed(box, figures[name], {actions: false, renderer: "svg", ast: true}).then(function (drawn) {
+      figure.dataset.drawn = "yes";
+      for (const button of figure.querySelectorAll("button[data-kind]")) {
+        button.disabled = false;
+        button.addEventListener("click", function () {
+          download(drawn.view, button.dataset.kind, figure.dataset.file, button);
+        });
+      }
+    }).catch(function (error) {
+      figure.dataset.drawn = "no"; box.textContent = "Could not draw this figure: " + error;
+    });
+  }
+})();
+"""
+
+
+def fill(
+    template: str, context: Mapping[str, Any], charts: Mapping[str, Any], captions: Mapping[str, str], name: str
+) -> str:
+    """A page from a template, with every chart drawn in the page and downloadable under ``name``.
+
+    >>> page = fill("tables.html", {"name": "x", "intro": "", "tables": [], "notes": [], "footer": []}, {}, {}, "x")
+    >>> "Content-Security-Policy" in page and "https://" in page.split("<main>")[1].split("</main>")[0]
+    False
+    """
+    libraries, draw = _libraries(), Markup(_DRAW)
+    environment = Environment(
+        loader=PackageLoader("suture", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    style = environment.get_template("page.css").render()
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name).strip("-")[:40] or "study"
+    files = {key: {"caption": captions[key], "file": f"{stem}-{key.replace('_', '-')}"} for key in charts}
+    return environment.get_template(template).render(
+        **context,
+        figures=files,
+        specs=_script_safe({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
+        libraries=libraries,
+        draw=draw,
+        style=Markup(style),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"script-src '{_digest(libraries)}' '{_digest(draw)}'",
+    )
+
+
+def put(text: str, path: Path) -> None:
+    """Write a page; whoever has the old one open never sees half of the new one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     put("page", Path(folder) / "x.html")
+    ...     (Path(folder) / "x.html").read_text()
+    'page'
+    """
+    part_written = path.with_name(path.name + ".part")
+    part_written.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(part_written, path)
+
+
+def _script_safe(value: Any) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries() -> Markup:
+    text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGALITE)
+    return Markup(text.replace("\r\n", "\n").replace("</script", "<\\/script"))
+
+
+def _digest(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,9 +19,15 @@ BENCHES = {
 }
 
 
+def _wide() -> Console:
+    """A console that leaves room for tables where the output is not a terminal but a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 def print_plan(found: Mapping[str, Any], console: Console | None = None) -> None:
     """The missing figure by accountant, for each hospital and for the worst."""
-    console = console or Console()
+    console = console or _wide()
     asked = next(key for key, value in found.items() if isinstance(value, Mapping) and "pld" in value)
     table = Table(title=f"{asked}, by accountant", title_justify="left")
     table.add_column("hospital")
@@ -39,7 +46,7 @@ def print_plan(found: Mapping[str, Any], console: Console | None = None) -> None
 
 def print_bench(found: Mapping[str, Any], console: Console | None = None) -> None:
     """Ratios first, then what could not be measured and why."""
-    console = console or Console()
+    console = console or _wide()
     table = Table(title="How many times faster Suture is, measured side by side", title_justify="left")
     table.add_column("comparison")
     table.add_column("figure", justify="right")
@@ -55,7 +62,7 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
 
 def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:
     """Every table of a reproduction, the paper's columns beside ours."""
-    console = console or Console()
+    console = console or _wide()
     console.print(found["title"], style="bold")
     for table in found["tables"].values():
         console.print(rows_table(table["title"], table["rows"]))
@@ -65,13 +72,22 @@ def print_reproduction(found: Mapping[str, Any], console: Console | None = None)
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Rows of equal keys as a table; deviations are folded into their figure, intervals stay in the files."""
-    table = Table(title=title, title_justify="left")
-    for key in shown(rows):
-        text = any(isinstance(row[key], str) for row in rows)
-        table.add_column(key, justify="left" if text else "right", overflow="fold")
+    """Rows of equal keys as a table; what the paper prints stands above what we found."""
+    keys = shown(rows)
+    paired = {key.removeprefix("paper ") for key in keys if f"our {key.removeprefix('paper ')}" in keys}
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_lines=bool(paired))
+    columns: list[tuple[str, tuple[str, ...]]] = []
+    for key in keys:
+        plain = key.removeprefix("paper ").removeprefix("our ")
+        if key.startswith("paper ") and plain in paired:
+            columns.append((f"{plain}\npaper\nours", (key, f"our {plain}")))
+        elif not (key.startswith("our ") and plain in paired):
+            columns.append((key, (key,)))
+    for head, parts in columns:
+        text = len(parts) == 1 and any(isinstance(row[parts[0]], str) for row in rows)
+        table.add_column(head, justify="left" if text else "right", overflow="fold", vertical="middle")
     for row in rows:
-        table.add_row(*(cell(row, key) for key in shown(rows)))
+        table.add_row(*("\n".join(cell(row, part) for part in parts) for _, parts in columns))
     return table
 
 
@@ -105,4 +121,4 @@ def _number(value: Any) -> str:
         return f"{value:,}"
     if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return f"{value:.2g}"
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"

@@ -303,9 +303,9 @@ def headline(result: Result) -> str:
     metric, value = leading_metric(method)
     where = ""
     if sites := hospitals(result):
-        where = f", trained over {len(sites):,} {'hospital' if len(sites) == 1 else 'hospitals'}"
-        total = sum(finite(s.get("patients")) or 0 for s in part(result, "cohort", "sites").values())
-        where += f" with {total:,.0f} patients," if total else ","
+        where = f", trained at {len(sites):,} {'hospital' if len(sites) == 1 else 'hospitals'}"
+        total = sum(finite(s.get("train")) or 0 for s in part(result, "cohort", "sites").values())
+        where += f" on {total:,.0f} patients," if total else ","
     between = span(bounds(part(method, "metrics", "intervals", "global"), metric))
     text = f"{labels(result).get(key, key)}{where} reaches {METRICS[metric]} {number(value)}"
     text += f" (95\u00a0% interval {between})" if between else ""

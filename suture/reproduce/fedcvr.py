@@ -115,7 +115,7 @@ NOTES = (
     "Table 2 of the paper sums to 3,000 patients and is headed 30,000; the shares are compared.",
     "The paper's epsilon is one figure for all hospitals and no sampling rate and step count gives all three; "
     "proven epsilon is by PLD accounting of what ran: Poisson sampling by patient, 32 expected a step, "
-    "500 ceil(N / 32) steps, add or remove one patient, delta 1e-5.",
+    "ceil(N / 32) steps a local epoch, add or remove one patient, delta 1e-5.",
     "± is the standard deviation over seeds in ours; the paper does not say what its ± is.",
     "FedProx's mu (0.1), the number of clusters (2) and the clipping norm (1.0) are not in the paper; ours are untuned.",
     "Every method has the same client settings, as in the paper; none was tuned on test patients.",

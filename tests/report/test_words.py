@@ -37,7 +37,7 @@ def test_private_only_with_an_epsilon_for_everyone(privacy: dict, private: bool)
 def test_headline_names_what_matters() -> None:
     full = sample(methods=2, sites=2, rounds=3, seeds=3)
     text = words.headline(full)
-    assert "trained over 2 hospitals with 17,860 patients" in text
+    assert "trained at 2 hospitals on 14,288 patients" in text
     assert "patient-level differential privacy" in text
     assert "ε\u00a0=\u00a08.00 or less, δ\u00a0=\u00a01e-5" in text
     assert f"AUC {full['methods']['fedavg']['metrics']['global']['auc']:.3f}" in text

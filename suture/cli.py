@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suture import __version__
+from suture.commands import plan as _plan
 from suture.errors import RunError, StudyError, SutureError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(_plan.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Threads = Annotated[
@@ -100,39 +103,6 @@ def run(
                 file=path.resolve(),
             )
     _show(result, as_json)
-
-
-@app.command(epilog="Example: suture plan --patients 1270 --batch 32 --epochs 500 --noise 1.0 --delta 1e-5 --json")
-def plan(
-    patients: Annotated[list[int] | None, typer.Option(help="Patients of a hospital; repeat for several.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Expected number of patients in a batch.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Local epochs in all.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds, of --local-epochs each.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(help="Local epochs a round, with --rounds. Default: 1.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Noise multiplier (standard deviation over clip).")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of (epsilon, delta).")] = None,
-    as_json: Json = False,
-) -> None:
-    """Leave one figure out and get it: noise for a budget, budget for a noise, rounds that fit, and so on."""
-    from suture.privacy.answer import answer
-
-    found = answer(
-        patients=patients or None,
-        batch=batch,
-        epochs=epochs,
-        rounds=rounds,
-        local_epochs=1 if local_epochs is None and rounds is not None else local_epochs,
-        noise=noise,
-        epsilon=epsilon,
-        delta=delta,
-    )
-    if as_json:
-        _print_json(found)
-    else:
-        from suture.report.terminal import print_plan
-
-        print_plan(found)
 
 
 @app.command(epilog="Example: suture report runs/cardio --figures figures")

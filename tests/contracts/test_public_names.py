@@ -42,6 +42,22 @@ def test_every_command_is_documented_with_an_example_and_json(name):
     assert "as_json" in command.callback.__annotations__
 
 
+GROUPED = [
+    (g.typer_instance, command) for g in app.registered_groups for command in g.typer_instance.registered_commands
+]
+
+
+@pytest.mark.parametrize(("group", "command"), GROUPED, ids=lambda x: getattr(getattr(x, "info", x), "name", None))
+def test_every_command_of_a_group_is_documented_with_an_example_and_json(group, command):
+    text = (DOCS / "commands.md").read_text(encoding="utf-8")
+    name = f"{group.info.name} {command.name or command.callback.__name__}"
+    assert f"## suture {group.info.name}" in text
+    assert f"`suture {name}" in text
+    assert group.info.epilog.startswith(f"Example: suture {group.info.name}")
+    assert command.epilog.startswith(f"Example: suture {name}")
+    assert "as_json" in command.callback.__annotations__
+
+
 @pytest.mark.parametrize(
     ("table", "spec"),
     [

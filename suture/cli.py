@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suture import __version__
+from suture.commands import audit as _audit
 from suture.commands import plan as _plan
 from suture.errors import RunError, StudyError, SutureError
 
@@ -192,6 +193,9 @@ def init(
         for name in written:
             typer.echo(name)
         typer.echo(f"next: suture run {written[0]}")
+
+
+app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from suture.errors import PrivacyError, StudyError
 from suture.privacy import accountant
 from suture.privacy.bounds import claimed_mu, epsilon_bound, event_bound, mu_bound, reach
-from suture.privacy.events import NormalForm, normal_form
+from suture.privacy.events import GAUSSIAN, LAPLACE, NormalForm, normal_form
 from suture.privacy.mechanisms import derive, secure_key
 from suture.privacy.unit import Patients
 
@@ -60,13 +60,18 @@ class Claim:
 
     @classmethod
     def of(cls, event: DpEvent, delta: float = 1e-5, by: str = "pld") -> Claim:
-        """The claim of an event, by one of the accountants; the event's whole trade-off curve is then tested.
+        """The claim of an event, by one of the accountants.
+
+        Where the event's whole trade-off curve is known (Gaussian, Laplace, sampled or not), that is tested too.
+
 
         >>> from dp_accounting import GaussianDpEvent
         >>> round(Claim.of(GaussianDpEvent(1.0)).epsilon, 3)
         4.377
         """
-        return cls(accountant.epsilon(event, delta, by), delta, normal_form(event))
+        form = normal_form(event)
+        known = form if all(step.kind in (GAUSSIAN, LAPLACE) for step, _ in form) else None
+        return cls(accountant.epsilon(event, delta, by), delta, known)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,323 @@
+"""`suture audit`: the two-world test on what a site of a study really sends.
+
+What runs is the real path: the study's method, model, clip and planned noise, inside `Member.step`, with a throw-away
+ledger and a fresh secret for every run. It is an act of the site on its own machine: the site's own ledger is not
+touched, no message leaves, none is kept, and the outcome holds counts of guesses only. (These counts are computed from
+rows and pay for nothing: they are for the site and its privacy officer, like `suture run`'s warnings.)
+
+Three two-world tests and one of the noise's source, each with its own canary setting:
+
+1. the first round as it is sent, all local steps, the smallest hospital's own rows;
+2. one step with everybody in it: the same code, cut down until nothing dilutes a fault;
+3. two such steps, the canary joining for the second: noise that is used twice cancels in the difference;
+4. many messages about one table: noise from too small a seed repeats.
+
+The canary is a patient with twelve rows, forty times (or more) outside the declared bounds, with the outcome that the
+starting model is surest is wrong: it breaks clipping by row, clipping after averaging, and noise that is too small. In the
+other world its place is taken by a *ghost*, a patient who contributes nothing (the same rows with the outcome the model
+is sure of: the loss has no gradient there). The site's size, which a study declares public, is then the same in both
+worlds, and the test is about the patient and not about the size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture import methods, world
+from suture.conduct import _local
+from suture.errors import StudyError
+from suture.methods.base import Arrays, Method
+from suture.models.dense import Dense
+from suture.privacy.audit import Audit, Claim, audit, with_patient
+from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.mechanisms import derive, secure_key
+from suture.privacy.streams import repeated_noise
+from suture.privacy.unit import Patients, concatenate
+from suture.protection.envelope import seal, unseal
+from suture.site.cohort import Loaded, SiteData, load
+from suture.site.hospital import Hospital, Member
+from suture.study import Study
+
+ROWS_OF_CANARY = 12
+TOO_FAR = (40.0, 400.0, 4000.0)
+CLOSE_UP = 31
+"""Patients beside the canary in the close-up."""
+ACCOUNT = "audit"
+_ALMOST_NO_NOISE = 1e-9
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited: one site's step of one method, and the rows it runs on."""
+
+    site: str
+    method: Method
+    noise: float
+    message: Arrays
+    rows: Patients
+    delta: float
+    accountant: str
+    ledger: Ledger
+
+    def claim(self, patients: int) -> Claim:
+        """What the site's ledger would be charged for one step."""
+        return Claim.of(self.method.site_event(patients, self.noise), self.delta, self.accountant)
+
+    def step(self, table: Patients, secret: bytes, round_: int = 1) -> dict[str, NDArray[Any]]:
+        """One step through the site's real path: charge, fingerprint, randomness from the secret, envelope."""
+        loaded = Loaded(table.rows, table.patients, table.patients, 0, (0, 0))
+        hospital = Hospital(self.site, SiteData(table, None, {}, loaded), (self.ledger,), secret)
+        member = Member(hospital, ACCOUNT, self.noise, 0)
+        sent = unseal(member.step(self.method, seal(self.message), round_))
+        # A method that sends nothing shows its model through predictions instead: that is what is audited then.
+        return dict(sent or member.own)
+
+    def direction(self, absent: Patients, present: Patients, keys: int = 24) -> NDArray[np.float64]:
+        """How the canary moves the message: the mean difference without noise, under the same sampling."""
+        total: NDArray[np.float64] | float = 0.0
+        for i in range(keys):
+            key = derive(b"direction of an audit's canary", i)
+            both = []
+            for table in (absent, present):
+                sent, own = self.method.site_step(table, {}, self.message, _ALMOST_NO_NOISE, key)
+                arrays = dict(sent or own)
+                both.append(np.concatenate([np.asarray(arrays[n], np.float64).ravel() for n in sorted(arrays)]))
+            total = total + (both[1] - both[0])
+        return np.asarray(total) / keys
+
+
+def audit_study(
+    study: Study | str | Path,
+    *,
+    base: str | Path | None = None,
+    site: str | None = None,
+    trials: int = 1000,
+    rate: float = 0.001,
+    messages: int = 250_000,
+    threads: int | None = None,
+    key: bytes | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Audit what the smallest hospital (or ``site``) sends in the first round of a study; plain values.
+
+    ``trials`` are runs per world and test, ``rate`` the probability that a correct site is called broken by any of the
+    tests together, ``messages`` how many are drawn in search of repeated noise (0: leave that test out).
+
+    >>> study = Study(name="demo", outcome="high_risk", cohort={"name": "cardio", "patients": 300},
+    ...               method={"rounds": 2, "local_epochs": 1}, privacy={"unit": "patient", "epsilon": 2.0})
+    >>> audit_study(study, trials=60, messages=0)["broken"]
+    False
+    """
+    if not isinstance(study, Study):
+        base = base or Path(study).resolve().parent
+        study = Study.from_toml(study)
+    subject = _subject(study, Path(base or ".").resolve(), site)
+    workers = threads or os.cpu_count() or 1
+    secret = secure_key() if key is None else key
+    audits, left_out = [], []
+    share = rate / 3
+    say(f"auditing {subject.site!r}: {subject.rows.patients:,} patients, {trials:,} runs a world")
+    pair = _saturated(subject)
+    if pair is None:
+        left_out.append(
+            "the first round as sent: this model cannot be made sure of any patient (bounded activations), so there is no "
+            "patient who contributes nothing to put in the canary's place"
+        )
+    else:
+        absent, present = (_joined(subject.rows, who) for who in pair)
+        audits.append(
+            audit(
+                lambda table, k: subject.step(table, k), absent, present, subject.claim(absent.patients),
+                trials=trials, rate=share, direction=subject.direction(absent, present), threads=workers,
+                key=derive(secret, "round"), what="the first round as sent",
+            )
+        )  # fmt: skip
+        say(f"{audits[-1].what}: {audits[-1].verdict}")
+    for found in _close_ups(subject, trials, share, derive(secret, "close-up")):
+        audits.append(found)
+        say(f"{found.what}: {found.verdict}")
+    checks = [found.to_dict() for found in audits]
+    if messages:
+        checks.append(_noise_source(study, subject, messages, rate, derive(secret, "streams")))
+        say(f"{checks[-1]['what']}: {checks[-1]['verdict']}")
+    else:
+        left_out.append("no noise is used twice: left out, as asked")
+    subject.ledger.close()
+    return _outcome(study, subject, checks, audits, trials, rate, left_out)
+
+
+def _outcome(
+    study: Study, subject: Subject, checks: list[dict[str, Any]], audits: list[Audit], trials: int, rate: float,
+    left_out: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """The whole audit as plain values: the first broken test gives the verdict."""
+    broken = [check for check in checks if check["broken"]]
+    worst = max(audits, key=lambda found: (found.broken, found.measured - found.claim.epsilon))
+    verdict = broken[0]["verdict"] if broken else "consistent with the claim"
+    return {
+        "study": study.name,
+        "site": subject.site,
+        "method": subject.method.name,
+        "patients": subject.rows.patients,
+        "verdict": verdict,
+        "broken": bool(broken),
+        "measured": worst.to_dict()["measured"]["epsilon"],
+        "claimed": worst.to_dict()["claimed"]["epsilon"],
+        "delta": subject.delta,
+        "noise_multiplier": subject.noise,
+        "trials": trials,
+        "rate": rate,
+        "tests": checks,
+        "left_out": left_out,
+        "scope": (
+            "computed inside the site from its own rows; nothing was sent and the site's ledger was not charged. "
+            "An audit can refute a claim, it cannot prove one"
+        ),
+    }
+
+
+def _subject(study: Study, base: Path, site: str | None) -> Subject:
+    """The study's own method at its smallest hospital, with the noise that the plan gives it."""
+    if study.privacy is None:
+        raise StudyError("this study promises no privacy, so there is no claim to audit; add a [privacy] table")
+    here = world.survey(study, base, study.seed)
+    network = Dense((len(here.features), *study.model.hidden, 1), study.model.activation)
+    method = methods.build(study.method.name, study.method, network, _local(study))
+    plans = world.plan(study, here, pooled=method.pooled)
+    names = [place.name for place in here.places]
+    if site is not None and (site not in names or method.pooled):
+        raise StudyError(f"unknown site {site!r}; expected one of {', '.join(names)}")
+    chosen = world.POOLED if method.pooled else site or min(names, key=lambda name: here.sizes[name])
+    wanted = [place for place in here.places if method.pooled or place.name == chosen]
+    parts = [
+        load(
+            place.source, here.schema, here.outcome, site=place.name, split_key=str(study.seed), test_source=place.test,
+            holdout=0.0 if place.test is not None else study.evaluation.holdout,
+        ).train
+        for place in wanted
+    ]  # fmt: skip
+    state = method.init(names, np.random.default_rng([study.seed, 1]))
+    ledger = Ledger.open(None, chosen)
+    ledger.open_study(ACCOUNT, Budget(float("inf"), study.privacy.delta, study.privacy.accountant))
+    return Subject(
+        site=chosen,
+        method=method,
+        noise=plans[chosen].noise_multiplier,
+        message=method.broadcast(state, chosen),
+        rows=parts[0] if len(parts) == 1 else concatenate(parts),
+        delta=study.privacy.delta,
+        accountant=study.privacy.accountant,
+        ledger=ledger,
+    )
+
+
+Person = tuple[NDArray[np.float32], NDArray[np.int32]]
+
+
+def _joined(rows: Patients, person: Person) -> Patients:
+    return with_patient(rows, *person)
+
+
+def _corners(features: int) -> NDArray[np.float32]:
+    """Candidate patients: corners of the declared bounds (features are scaled into about -1..1)."""
+    rng = np.random.default_rng(7)
+    return rng.choice(np.array([-1.0, 1.0], np.float32), (256, features))
+
+
+def _saturated(subject: Subject) -> tuple[Person, Person] | None:
+    """Ghost and canary: rows so far out that the starting model is sure of them, with the right and the wrong outcome.
+
+    Sure means a probability of exactly 0 or 1 in float32 at half the distance, so that small steps do not change it.
+    """
+    corners = _corners(subject.rows.features)
+    for scale in TOO_FAR:
+        p = _risk(subject, corners * np.float32(scale / 2))
+        sure = np.flatnonzero((p == 0.0) | (p == 1.0))
+        if len(sure):
+            x = np.repeat(corners[sure[:1]] * np.float32(scale), ROWS_OF_CANARY, axis=0)
+            outcome = np.full(ROWS_OF_CANARY, int(p[sure[0]]), np.int32)
+            return (x, outcome), (x, 1 - outcome)
+    return None
+
+
+def _balanced(subject: Subject) -> tuple[Person, Person]:
+    """Ghost and canary for models that are never sure: at risk 1/2, rows with both outcomes cancel to nothing."""
+    corners = _corners(subject.rows.features)
+    p = _risk(subject, corners)
+    low, high = corners[np.argmin(p)].astype(np.float64), corners[np.argmax(p)].astype(np.float64)
+    if not p.min() < 0.5 < p.max():
+        raise StudyError("no canary fits this model: its starting risk does not depend on the features")
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _risk(subject, middle[None].astype(np.float32))[0] < 0.5 else (low, middle)
+    x = np.repeat(low[None].astype(np.float32), ROWS_OF_CANARY, axis=0)
+    half = np.arange(ROWS_OF_CANARY) % 2
+    return (x, half.astype(np.int32)), (x, np.ones(ROWS_OF_CANARY, np.int32))
+
+
+def _risk(subject: Subject, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    state = {name: np.asarray(array) for name, array in subject.message.items()}
+    network = getattr(subject.method, "network", None)
+    if not isinstance(network, Dense) or "params" not in state:
+        raise StudyError(f"method {subject.method.name!r} has no dense model to place a canary for; use privacy.audit")
+    return network.predict(np.asarray(state["params"], np.float32), x)
+
+
+def _close_ups(subject: Subject, trials: int, share: float, key: bytes) -> Iterator[Audit]:
+    """Tests 2 and 3: one step in which every patient takes part, alone and after another one."""
+    few = min(CLOSE_UP, subject.rows.patients)
+    table = Patients(
+        subject.rows.x[: subject.rows.starts[few]],
+        subject.rows.y[: subject.rows.starts[few]],
+        subject.rows.starts[: few + 1],
+    )
+    local = replace(_local_of(subject.method), batch=few + 1, epochs=1)
+    near = replace(subject, method=replace(subject.method, local=local), rows=table)  # type: ignore[type-var]
+    pair = _saturated(near) or _balanced(near)
+    absent, present = (_joined(table, who) for who in pair)
+    along = near.direction(absent, present, keys=1)
+    along = along / np.linalg.norm(along)
+    claim = near.claim(few + 1)
+
+    def joins(who: Patients, secret: bytes) -> dict[str, NDArray[Any]]:
+        before, after = near.step(absent, secret, 1), near.step(who, secret, 2)
+        return {name: after[name].astype(np.float64) - before[name] for name in after}
+
+    yield audit(
+        lambda who, secret: near.step(who, secret), absent, present, claim,
+        trials=trials, rate=share, direction=along, key=derive(key, 1), what="one step with everybody in it",
+    )  # fmt: skip
+    yield audit(
+        joins, absent, present, claim,
+        trials=trials, rate=share, direction=along, key=derive(key, 2), what="the canary joins for a second step",
+    )  # fmt: skip
+
+
+def _local_of(method: Method) -> Any:
+    local = getattr(method, "local", None)
+    if local is None:
+        raise StudyError(f"method {method.name!r} has no local training settings; audit it with privacy.audit")
+    return local
+
+
+def _noise_source(study: Study, subject: Subject, messages: int, rate: float, key: bytes) -> dict[str, Any]:
+    """Test 4, on the study's method with a model of one layer: the noise's source does not depend on the model."""
+    network = Dense((max(8, subject.rows.features), 1))
+    local = replace(_local(study), epochs=1, noise_multiplier=None)
+    method = methods.build(study.method.name, study.method, network, local)
+    width = network.sizes[0]
+    table = Patients(np.zeros((1, width), np.float32), np.zeros(1, np.int32), np.arange(2))
+    message = method.broadcast(method.init([subject.site], np.random.default_rng(0)), subject.site)
+
+    def one(secret: bytes) -> NDArray[Any]:
+        sent, own = method.site_step(table, {}, message, subject.noise, secret)
+        return next(iter(dict(sent or own).values()))
+
+    return repeated_noise(one, messages=messages, rate=rate, key=key).to_dict()

@@ -17,6 +17,9 @@ def main() -> None:
     found = flower.measure(quick="--quick" in sys.argv[1:], say=lambda text: print(text, file=sys.stderr))
     print(f"Suture            {found['suture_us_per_step']:9.1f} us a step ({found['cores']} threads)")
     print(f"Flower + Opacus   {found['flower_us_per_step']:9.1f} us a step ({found['flower_backend']})")
+    print(
+        f"processor time a step: {found['suture_cpu_us_per_step']:.1f} us and {found['flower_cpu_us_per_step']:.1f} us"
+    )
     print(f"fedcvr_vs_flower_opacus {found['fedcvr_vs_flower_opacus']:.0f}")
 
 

@@ -68,6 +68,9 @@ def measure(
 ) -> dict[str, Any]:
     """Both sides in one run; Suture before and after Flower, so that a machine that slows down slows both.
 
+    Processor time is among the figures because other work on the machine stretches it far less than wall-clock time:
+    all of Suture's process, but of Flower's only the hospitals' training.
+
     Raises `MissingExtra` where PyTorch, Opacus, Flower or Ray is not installed.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -81,15 +84,18 @@ def measure(
     theirs = flower_rounds(work(rounds=theirs_rounds, patients=patients))
     say(f"FedCVR on Suture again, {ours_rounds} rounds")
     ours.append(suture_rounds(work(rounds=ours_rounds, patients=patients)))
-    mine = sum(side["seconds"] for side in ours) / sum(side["steps"] for side in ours)
-    flower = theirs["seconds"] / theirs["steps"]
+    steps = sum(side["steps"] for side in ours)
+    mine, mine_cpu = (sum(side[key] for side in ours) / steps for key in ("seconds", "cpu"))
+    flower, flower_cpu = theirs["seconds"] / theirs["steps"], theirs["cpu"] / theirs["steps"]
     return {
         "fedcvr_vs_flower_opacus": flower / mine,
         "suture_us_per_step": 1e6 * mine,
         "flower_us_per_step": 1e6 * flower,
         "suture_us_per_step_each_time": [1e6 * side["seconds"] / side["steps"] for side in ours],
-        "flower_us_per_step_and_core": 1e6 * theirs["busy"] / theirs["steps"],
-        "suture_steps": sum(side["steps"] for side in ours),
+        "suture_cpu_us_per_step": 1e6 * mine_cpu,
+        "flower_cpu_us_per_step": 1e6 * flower_cpu,
+        "ratio_of_cpu_time": flower_cpu / mine_cpu,
+        "suture_steps": steps,
         "flower_steps": theirs["steps"],
         "suture_auc": ours[0]["auc"],
         "flower_auc": theirs["auc"],
@@ -103,25 +109,28 @@ def suture_rounds(study: Study) -> dict[str, Any]:
     from suture import conduct
     from suture.training.local import Local, steps
 
-    times: list[float] = []
-    result = conduct.run(study, threads=cores(), progress=lambda _: times.append(time.perf_counter()))
+    times: list[tuple[float, float]] = []
+    result = conduct.run(
+        study, threads=cores(), progress=lambda _: times.append((time.perf_counter(), time.process_time()))
+    )
     local = Local(epochs=study.method.local_epochs, batch=study.method.batch)
     a_round = sum(steps(site["train"], local) for site in result.data["cohort"]["sites"].values())
     return {
-        "seconds": times[-1] - times[0],
+        "seconds": times[-1][0] - times[0][0],
+        "cpu": times[-1][1] - times[0][1],
         "steps": a_round * (len(times) - 1),
         "auc": result.data["metrics"]["global"]["auc"],
     }
 
 
 def flower_rounds(study: Study) -> dict[str, Any]:
-    """The same from `suture.bench.flower_app` in a process of its own. ``busy``: seconds summed over hospitals."""
+    """The same from `suture.bench.flower_app` in a process of its own; ``cpu`` is the hospitals' training alone."""
     with tempfile.TemporaryDirectory(prefix="suture-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_work(study, folder)
         _run_app(folder)
         times = json.loads((folder / "times.json").read_text())
-    sums: dict[str, Any] = {key: sum(times[key]) for key in ("seconds", "steps", "busy")}
+    sums: dict[str, Any] = {key: sum(times[key]) for key in ("seconds", "steps", "cpu")}
     return {**sums, "auc": times["auc"]}
 
 

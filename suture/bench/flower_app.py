@@ -55,7 +55,7 @@ def fit(folder: str, hospital: int, round_: int, weights: dict[str, Any]) -> tup
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    begun = time.perf_counter()
+    begun = time.process_time()
     torch.set_num_threads(1)
     work, rows = _work(folder), _rows(folder)
     model = _network(work["sizes"])
@@ -78,7 +78,7 @@ def fit(folder: str, hospital: int, round_: int, weights: dict[str, Any]) -> tup
             loss(private(inputs)[:, 0], labels).backward()
             optimiser.step()
             steps += 1
-    return model.state_dict(), {"num-examples": 1, "steps": steps, "seconds": time.perf_counter() - begun}
+    return model.state_dict(), {"num-examples": 1, "steps": steps, "cpu": time.process_time() - begun}
 
 
 def _client(folder: str) -> Any:
@@ -128,12 +128,12 @@ def _server(folder: str, times: dict[str, list[Any]]) -> Any:
     work = _work(folder)
 
     def gather(answers: Any, _: str) -> Any:
-        """Steps really taken by all hospitals, and the seconds they spent on them."""
+        """Steps really taken by all hospitals, and the processor time they spent on them."""
         metrics = [answer["metrics"] for answer in answers]
         if len(metrics) != len(work["sites"]):
             raise RuntimeError(f"{len(metrics)} of {len(work['sites'])} hospitals answered; see the log above")
         times["steps"].append(sum(int(metric["steps"]) for metric in metrics))
-        times["busy"].append(sum(float(metric["seconds"]) for metric in metrics))
+        times["cpu"].append(sum(float(metric["cpu"]) for metric in metrics))
         return MetricRecord()
 
     def evaluate(_: int, arrays: Any) -> None:
@@ -165,7 +165,7 @@ def simulate(folder: str) -> dict[str, Any]:
     """Run Flower's simulation (Ray; one CPU a hospital, all of ``cores`` busy) and say what each round took."""
     from flwr.simulation import run_simulation
 
-    times: dict[str, list[Any]] = {"at": [], "steps": [], "busy": [], "auc": []}
+    times: dict[str, list[Any]] = {"at": [], "steps": [], "cpu": [], "auc": []}
     work = _work(folder)
     ray = {"_temp_dir": work["ray"]} if work["ray"] else {}
     run_simulation(
@@ -183,7 +183,7 @@ def simulate(folder: str) -> dict[str, Any]:
             f"{len(rounds)} rounds ran, but hospitals answered in {len(times['steps'])} only; see the log above"
         )
     # Entry 0 is the warm-up round.
-    return {"seconds": rounds[1:], "steps": times["steps"][1:], "busy": times["busy"][1:], "auc": times["auc"][-1]}
+    return {"seconds": rounds[1:], "steps": times["steps"][1:], "cpu": times["cpu"][1:], "auc": times["auc"][-1]}
 
 
 if __name__ == "__main__":

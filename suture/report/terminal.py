@@ -73,22 +73,38 @@ def print_reproduction(found: Mapping[str, Any], console: Console | None = None)
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Rows of equal keys as a table; what the paper prints stands above what we found."""
-    keys = shown(rows)
-    paired = {key.removeprefix("paper ") for key in keys if f"our {key.removeprefix('paper ')}" in keys}
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_lines=bool(paired))
-    columns: list[tuple[str, tuple[str, ...]]] = []
-    for key in keys:
-        plain = key.removeprefix("paper ").removeprefix("our ")
-        if key.startswith("paper ") and plain in paired:
-            columns.append((f"{plain}\npaper\nours", (key, f"our {plain}")))
-        elif not (key.startswith("our ") and plain in paired):
-            columns.append((key, (key,)))
+    columns = side_by_side(rows)
+    paired = any(len(parts) > 1 for _, parts in columns)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_lines=paired)
     for head, parts in columns:
         text = len(parts) == 1 and any(isinstance(row[parts[0]], str) for row in rows)
-        table.add_column(head, justify="left" if text else "right", overflow="fold", vertical="middle")
+        table.add_column(
+            f"{head}\npaper\nours" if len(parts) > 1 else head,
+            justify="left" if text else "right",
+            overflow="fold",
+            vertical="middle",
+        )
     for row in rows:
         table.add_row(*("\n".join(cell(row, part) for part in parts) for _, parts in columns))
     return table
+
+
+def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Columns by their heading: the paper's figure and ours share one.
+
+    >>> side_by_side([{"method": "a", "paper auc": "0.9", "our auc": 0.91, "our p": 0.1}])
+    [('method', ('method',)), ('auc', ('paper auc', 'our auc')), ('our p', ('our p',))]
+    """
+    keys = shown(rows)
+    columns: list[tuple[str, tuple[str, ...]]] = []
+    for key in keys:
+        plain = key.removeprefix("paper ").removeprefix("our ")
+        both = (f"paper {plain}", f"our {plain}")
+        if not set(both) <= set(keys):
+            columns.append((key, (key,)))
+        elif key.startswith("paper "):
+            columns.append((plain, both))
+    return columns
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:

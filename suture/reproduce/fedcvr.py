@@ -184,9 +184,9 @@ def _table_7(result: Result) -> list[dict[str, Any]]:
             row[f"our {metric} sd"] = ours["sd"]
             row[f"our {metric} 95% low"], row[f"our {metric} 95% high"] = ours["low"], ours["high"]
         row["paper p"] = p
-        row["our p (Welch)"] = tests[name]["welch"]["p"] if name in tests else None
-        row["our p (paired)"] = tests[name]["paired"]["p"] if name in tests else None
-        row["our AUC minus FedCVR's"] = tests[name]["difference"] if name in tests else None
+        row["p (Welch)"] = tests[name]["welch"]["p"] if name in tests else None
+        row["p (paired)"] = tests[name]["paired"]["p"] if name in tests else None
+        row["AUC − FedCVR"] = tests[name]["difference"] if name in tests else None
         rows.append(row)
     return rows
 

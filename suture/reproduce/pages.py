@@ -15,7 +15,7 @@ from suture.report import figures as made
 from suture.report import figures_cohort
 from suture.report.shell import fill, put
 from suture.report.tables import Cell, Table
-from suture.report.terminal import cell, shown
+from suture.report.terminal import cell, side_by_side
 from suture.report.theme import PALETTE, finish, save, table
 from suture.result import Result
 from suture.runfolder import write_whole
@@ -146,11 +146,17 @@ def write(found: Mapping[str, Any], drawn: Mapping[str, Any], captions: Mapping[
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = tuple(shown(rows))
-    return Table(title, columns, tuple(tuple(_cell(row, key) for key in columns) for row in rows))
+    columns = side_by_side(rows)
+    paired = any(len(parts) > 1 for _, parts in columns)
+    heads = tuple(f"{head}, ours" if len(parts) > 1 else head for head, parts in columns)
+    cells = tuple(tuple(_cell(row, parts) for _, parts in columns) for row in rows)
+    return Table(title, heads, cells, "Small: the paper's figure, and our 95 % interval over seeds." if paired else "")
 
 
-def _cell(row: Mapping[str, Any], key: str) -> Cell:
+def _cell(row: Mapping[str, Any], parts: tuple[str, ...]) -> Cell:
+    key = parts[-1]
     low, high = row.get(f"{key} 95% low"), row.get(f"{key} 95% high")
-    note = f"95 %: {low:.3f} to {high:.3f}" if low is not None and high is not None else ""
-    return Cell(cell(row, key), note)
+    notes = [f"paper {cell(row, parts[0])}"] if len(parts) > 1 else []
+    if low is not None and high is not None:
+        notes.append(f"{low:.3f} to {high:.3f}")
+    return Cell(cell(row, key), "\n".join(notes))

@@ -43,7 +43,7 @@ def test_quick_reproduction_writes_every_table_and_figure(tmp_path):
     assert proven == sorted(proven, reverse=True)
     rows = found["tables"]["table7"]["rows"]
     assert len(rows) == 6
-    assert rows[-1]["our p (Welch)"] is None
+    assert rows[-1]["p (Welch)"] is None
     assert (tmp_path / "index.html").stat().st_size > 100_000
     again = reproduce("fedcvr", out=tmp_path, quick=True)
     assert again["tables"] == found["tables"]

@@ -96,7 +96,7 @@ def test_rows_clipped_one_by_one_are_flagged(study, monkeypatch):
 
 
 def test_bounded_activations_get_a_balanced_ghost(study):
-    found = quick(study.replace(model={"activation": "tanh"}), trials=500)
+    found = quick(study.replace(model={"activation": "tanh"}, privacy={"epsilon": 20.0}), trials=200)
     assert not found["broken"]
     assert list(verdicts(found)) == ["one step with everybody in it", "the canary joins for a second step"]
     assert "bounded activations" in found["left_out"][0]

@@ -1,6 +1,6 @@
 """The study: question, sites, method, promise and evaluation, as frozen, validated objects. TOML in, TOML out.
 
-A `Study` is what is promised. How it runs (threads, engine, output folder) is the `Runtime`'s business and can never
+A `Study` is what is promised. How it runs (threads, output folder, progress) are arguments of `suture.run` and can never
 change a privacy figure or a number in the result.
 """
 

@@ -16,13 +16,13 @@ import numpy as np
 from suture import __version__
 from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
-from suture.federation import participants
+from suture.federation import participants, rounds_of
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import World, plan
+from suture.world import POOLED, World, plan
 
 Metrics = dict[str, float | None]
 CURVE_POINTS = 12
@@ -94,7 +94,8 @@ def summarise(
     study: Study, world: World, outcomes: Mapping[str, Sequence[Outcome]], warnings: Sequence[str], command: str
 ) -> dict[str, Any]:
     """The content of ``result.json``."""
-    found = {name: _method(study, world, name, runs) for name, runs in outcomes.items() if runs}
+    together = _together(study, world, outcomes)
+    found = {name: _method(study, world, name, runs, together) for name, runs in outcomes.items() if runs}
     lead = found[study.method.name]
     data: dict[str, Any] = {
         "suture": __version__,
@@ -125,7 +126,9 @@ def summarise(
     return data
 
 
-def _method(study: Study, world: World, name: str, runs: Sequence[Outcome]) -> dict[str, Any]:
+def _method(
+    study: Study, world: World, name: str, runs: Sequence[Outcome], together: Mapping[str, float] | None
+) -> dict[str, Any]:
     overall, intervals = over_seeds([run.overall for run in runs])
     sites, site_intervals = _nested([run.sites for run in runs])
     groups = {group: _nested([run.groups[group] for run in runs])[0] for group in runs[0].groups}
@@ -140,7 +143,7 @@ def _method(study: Study, world: World, name: str, runs: Sequence[Outcome]) -> d
         "label": last.label,
         "metrics": metrics,
         "per_seed": [{"seed": run.seed, "global": run.overall} for run in runs],
-        "privacy": _privacy(study, world, runs, name),
+        "privacy": _privacy(study, world, runs, name, together),
         "communication": {
             "bytes_up": round(float(np.mean([run.bytes_up for run in runs]))),
             "bytes_down": round(float(np.mean([run.bytes_down for run in runs]))),
@@ -198,7 +201,26 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
     return spent
 
 
-def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[str, Any]:
+def _together(study: Study, world: World, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float] | None:
+    """Epsilon per hospital of everything that all methods of a comparison sent about the same real patients."""
+    if study.privacy is None or world.generated or len(study.methods) < 2:
+        return None
+    events: dict[str, list[tuple[Any, int]]] = {site: [] for site in world.sizes}
+    for name, runs in outcomes.items():
+        plans = plan(study, world, pooled=name == "pooled")
+        for run in runs:
+            taken = rounds_of(list(plans), run.rounds, study.method.participation, study.seed)
+            for site, found in events.items():
+                key = POOLED if name == "pooled" else site
+                if taken[key]:
+                    found.append((plans[key].event, taken[key]))
+    delta, kind = study.privacy.delta, study.privacy.accountant
+    return {site: accountant.epsilon(accountant.compose(found), delta, kind) for site, found in events.items()}
+
+
+def _privacy(
+    study: Study, world: World, runs: Sequence[Outcome], name: str, together: Mapping[str, float] | None
+) -> dict[str, Any]:
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
     epsilon = {site: max(run.epsilon[site] for run in runs) for site in runs[0].epsilon}
@@ -216,6 +238,7 @@ def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
         seeds=study.evaluation.seeds,
         generated=world.generated,
         described=_describes(study, world),
+        together=together,
     )
     return {**found, "patients": world.sizes}
 

@@ -17,6 +17,7 @@ import numpy as np
 from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
 from suture.federation import rounds_of
+from suture.methods import METHODS
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_site
@@ -164,7 +165,8 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
         name = account(study, world, method)
         plans = plan(study, world, pooled=method == "pooled")
         for site, ledger in world.ledgers.items():
-            if not study.private and ledger.promised(name.removesuffix(WITHOUT_PRIVACY)):
+            others = [f"{study.name}/{other}" for other in METHODS]
+            if not study.private and not world.generated and any(map(ledger.promised, others)):
                 raise PrivacyError(
                     f"site {site!r} has promised privacy to {study.name!r}; running it again without privacy would break "
                     "that promise. Keep the [privacy] table, or start a study under another name"

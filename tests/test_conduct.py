@@ -210,6 +210,26 @@ def test_seeds_on_the_same_patients_share_one_budget(tmp_path):
     assert len(result.data["methods"]["fedadam"]["per_seed"]) == 2
 
 
+def test_methods_compared_on_the_same_patients_state_their_total(tmp_path):
+    study = files_study(tmp_path, evaluation={"compare": ["fedavg", "pooled"]})
+    result = run(study, base=tmp_path)
+    together = result.privacy["together"]
+    for site, spent in result.privacy["sites"].items():
+        assert spent <= 8.0 < together[site]
+    assert "what all of them sent" in result.privacy["statement"]
+    alone = run(files_study(tmp_path / "one"), base=tmp_path / "one")
+    assert alone.privacy["together"] is None
+
+
+def test_privacy_cannot_be_dropped_through_another_method(tmp_path):
+    study = files_study(tmp_path)
+    run(study, base=tmp_path)
+    fields = study.replace(method={"name": "fedyogi"}).to_dict()
+    fields.pop("privacy")
+    with pytest.raises(PrivacyError, match="without privacy"):
+        run(Study(**fields), base=tmp_path)
+
+
 def test_nothing_to_measure_on_is_an_error(tiny):
     with pytest.raises(StudyError, match="nothing to measure"):
         run(tiny.replace(evaluation={"holdout": 0.0}))

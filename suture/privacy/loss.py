@@ -67,7 +67,7 @@ class LossTail:
         ceiling = float(self.losses[j + 1])
         if self.lower[j] <= 0:  # e^{-loss} underflowed: round up to the next grid point
             return ceiling
-        return min(ceiling, math.log((self.upper[j] - target) / self.lower[j]))
+        return min(ceiling, math.log(self.upper[j] - target) - math.log(self.lower[j]))
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,12 @@ _NOT_COVERED = [
     "leak more than the theorem allows to an attacker who sees the exact bits",
     "what is learned about a patient without their record, for instance from the pattern that the model finds in "
     "others",
-    "what a site does with its own rows inside its own walls",
+    "what a site does with its own rows inside its own walls, a ledger that is deleted or moved away included",
+    "a person who is a patient of several hospitals: each hospital keeps its promise, and the costs add up",
 ]
 _EXACT_METRICS = (
-    "metrics in this result (accuracy, AUC and the like, overall, per site and per group), and the counts in its "
-    "warnings about data quality: they are computed exactly, without noise, and carry no guarantee"
+    "metrics in this result (accuracy, AUC and the like, overall, per site and per group), and the warnings about data "
+    "quality: they are computed exactly, without noise, and carry no guarantee"
 )
 _DESCRIPTION = (
     "the cohort description (histograms, box plots, prevalence, counts): exact, without noise, and not in the budget"
@@ -64,6 +65,7 @@ def statement(
     seeds: int = 1,
     generated: bool = False,
     described: bool = False,
+    together: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The privacy block of a result. ``epsilon`` is what each site's ledger says was spent.
 
@@ -87,6 +89,7 @@ def statement(
         _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs),
         *_caution_words(epsilon[worst], delta, {site: patients[site] for site in epsilon}),
         _runs_words(seeds, generated),
+        _together_words(together),
     ]
     not_covered = [_EXACT_METRICS, *([_DESCRIPTION] if described else []), *_NOT_COVERED]
     return {
@@ -98,6 +101,7 @@ def statement(
         "delta": delta,
         "epsilon": epsilon[worst],
         "sites": dict(epsilon),
+        "together": dict(together) if together else None,
         "noise_multiplier": dict(noise_multiplier),
         "budget": budget,
         "clip": clip,
@@ -130,6 +134,7 @@ def no_privacy_statement(*, sites: Sequence[str] = ()) -> dict[str, Any]:
         "delta": None,
         "epsilon": None,
         "sites": nothing,
+        "together": None,
         "noise_multiplier": dict(nothing),
         "budget": None,
         "clip": None,
@@ -247,6 +252,17 @@ def _factor(epsilon: float) -> str:
 def _scientific(value: float) -> str:
     power = math.floor(math.log10(value))
     return f"{math.ceil(value / 10.0**power * 10) / 10:g}e{power}"
+
+
+def _together_words(together: Mapping[str, float] | None) -> str:
+    """Methods compared on the same patients: each keeps its promise, and whoever sees them all sees more."""
+    if not together:
+        return ""
+    worst = max(together, key=lambda site: together[site])
+    return (
+        "Several methods were compared on the same patients. The promise above is this method's; against anyone who sees "
+        f"what all of them sent, the proven epsilon is {round_up(together[worst])}, at {worst}."
+    )
 
 
 def _runs_words(seeds: int, generated: bool) -> str:

@@ -4,14 +4,14 @@
 state it keeps, the account its ledger charges. A method object arrives as an argument; nothing here knows which one.
 
 Order of every step, which is what makes the promise hold: (1) the event is known before rows are touched; (2) the
-ledger is charged and durable, or `BudgetExhausted`; (3) only then is anything computed; (4) what leaves is a `Release`
-that carries the event. See docs/design.md, "One release, one fingerprint, one charge".
+ledger is charged and durable, or `BudgetExhausted`; (3) only then is anything computed that leaves (the fingerprint, a
+keyed hash of the rows among other things, is computed before, and stays); (4) what leaves is a `Release` that carries
+the event. See docs/design.md, "One release, one fingerprint, one charge".
 """
 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +21,6 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import __version__
 from suture.errors import BudgetExhausted, RunError, SutureError
 from suture.privacy.ledger import Ledger
 from suture.privacy.mechanisms import derive
@@ -29,6 +28,7 @@ from suture.privacy.release import Release
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
 from suture.site.cohort import SiteData
+from suture.site.software import software
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -87,9 +87,8 @@ class Member:
 
     def _fingerprint(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
         """Everything that determines the release; the software's versions too, because rounding is part of it."""
-        software = f"{__version__} {np.__version__} {platform.machine()}"
         own = hashlib.blake2b(seal(self.own)).digest()
-        text = f"{method!r} noise={self.noise!r} round={round_} seed={self.seed} {software}"
+        text = f"{method!r} noise={self.noise!r} round={round_} seed={self.seed} {software()}"
         content = self.hospital._content
         return derive(self.hospital.secret, "release", text, hashlib.blake2b(message).digest(), own, content)
 

@@ -41,6 +41,10 @@ class LedgerError(PrivacyError):
     """The ledger cannot be read, written or trusted; nothing may leave the site."""
 
 
+class CharterError(PrivacyError):
+    """The site's signed charter is missing, not to be trusted, or does not allow what was asked."""
+
+
 class RunError(SutureError):
     """A run folder is missing, incomplete, busy, or belongs to another study."""
 

@@ -74,7 +74,7 @@ def campaign(tmp_path, kills, *, files, seed):
         # The same secrets (they belong to the site), but a ledger that has seen nothing yet.
         fresh = tmp_path / f"base-{finished}"
         shutil.copytree(base, fresh)
-        for ledger in fresh.glob(".suture/*/ledger.sqlite*"):
+        for ledger in fresh.glob(".suture/*/ledger.*"):
             ledger.unlink()
         folder = tmp_path / f"run-{finished}"
         RunFolder.create(folder, study, fresh)

@@ -7,6 +7,7 @@ the accountant a handful of times, not a hundred. Nothing is ever accepted on le
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable
@@ -41,6 +42,33 @@ class Budget:
     def promises(self) -> bool:
         """False when epsilon is infinite: nothing is promised and nothing is refused."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def words(self) -> str:
+        """The promise for messages.
+
+        >>> Budget(8.0, 1e-5, "pld").words
+        'epsilon 8 at delta 1e-05 by pld'
+        """
+        if not self.promises:
+            return "nothing (no promise)"
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g} by {self.accountant}"
+
+    def to_text(self) -> str:
+        """Canonical JSON; it has no infinity, so null stands for "no promise".
+
+        >>> Budget.from_text(Budget(8.0, 1e-5, "pld").to_text())
+        Budget(epsilon=8.0, delta=1e-05, accountant='pld')
+        """
+        epsilon = float(self.epsilon) if self.promises else None
+        value = {"accountant": self.accountant, "delta": float(self.delta), "epsilon": epsilon}
+        return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Budget:
+        """Read back what `to_text` wrote."""
+        value = json.loads(text)
+        return cls(math.inf if value["epsilon"] is None else value["epsilon"], value["delta"], value["accountant"])
 
 
 def largest(cost: Callable[[int], float], target: float, guess: int = 1, limit: int = 1 << 40) -> int:

@@ -1,0 +1,156 @@
+"""Gradient inversion: records read off the update of a dense network.
+
+The first layer computes W'x + b, so the gradient of one record is x d' for W and d for b, whatever the layers above do.
+
+- One record: the ratio of the two gives x, to rounding (Phong et al., "Privacy-Preserving Deep Learning via Additively
+  Homomorphic Encryption", 2018, Section 3; Geiping et al. 2020, Proposition 3.1). This holds for any number of local
+  steps on the same record, because x stays and only d adds up. `one_record`.
+- Several records through ReLU: the gradient is a sum of n such products, a matrix of rank n. Each record leaves about half
+  of the units at zero, so its d is the rare combination of the matrix's columns with many zeros; finding these combinations
+  separates the records exactly (Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches", 2024). `several_records`.
+- Under noise: the closest product x d' to the noisy matrix in least squares, its leading singular pair, is the maximum
+  likelihood estimate under Gaussian noise. `one_record` uses it always; without noise it is the ratio.
+
+Gradients are given as (inputs, units) for the weights and (units,) for the biases; any common factor (the learning rate,
+the number of steps, clipping) cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import StudyError
+
+Floats = NDArray[np.float64]
+
+
+def one_record(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> Floats:
+    """The record behind an update of a single one; under noise, the maximum likelihood estimate of it.
+
+    >>> x, d = np.array([0.25, -1.0, 3.0]), np.array([0.5, 0.0, -2.0, 1.0])
+    >>> one_record(np.outer(x, d), d).round(12).tolist()
+    [0.25, -1.0, 3.0]
+    """
+    matrix = _stacked(weights, biases)
+    if not np.any(matrix):
+        raise StudyError("the update is zero: no record moved the first layer, so there is nothing to invert")
+    # The smaller side's eigenvectors give the leading singular pair without a full decomposition of a wide layer.
+    gram = matrix @ matrix.T if matrix.shape[0] < matrix.shape[1] else matrix.T @ matrix
+    leading = np.linalg.eigh(gram)[1][:, -1]
+    side = leading @ matrix if matrix.shape[0] < matrix.shape[1] else leading
+    # One more projection in full precision: the eigenvector of a Gram matrix has only half of the digits.
+    side = (matrix @ side) @ matrix
+    scale = side[-1] if abs(side[-1]) > 1e-12 * np.abs(side).max() else np.copysign(1e-12 * np.abs(side).max(), side[-1])
+    return np.asarray(side[:-1] / scale)
+
+
+def several_records(
+    weights: NDArray[np.floating],
+    biases: NDArray[np.floating],
+    rng: np.random.Generator,
+    *,
+    most: int = 8,
+    tolerance: float = 1e-4,
+    tries: int = 4000,
+) -> Floats:
+    """The records behind an update of up to ``most``, through ReLU units; rows are records, in no particular order.
+
+    ``tolerance`` is what counts as zero, as a share of the largest: for rounding of float32, 1e-4 is right.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x, d = rng.random((3, 5)), rng.normal(size=(3, 40)) * (rng.random((3, 40)) < 0.5)
+    >>> found = several_records(x.T @ d, d.sum(0), rng)
+    >>> bool(np.abs(found[np.argsort(found[:, 0])] - x[np.argsort(x[:, 0])]).max() < 1e-9)
+    True
+    """
+    matrix = _stacked(weights, biases)
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    count = int(np.sum(values > tolerance * values[0])) if len(values) and values[0] > 0 else 0
+    if not 1 <= count <= most:
+        raise StudyError(f"expected an update of 1 to {most} records, found one of rank {count}")
+    if count == 1:
+        return one_record(weights, biases)[None]
+    columns = left[:, :count]  # units x records, mixed
+    directions = _sparse_combinations(columns, count, rng, tolerance * 10, tries)
+    # D = columns Q, so [x, 1] are the rows of Q^-1 S V'; the last column gives each row's scale.
+    rows = np.linalg.solve(directions.T, values[:count, None] * right[:count])
+    return np.asarray(rows[:, :-1] / rows[:, -1:])
+
+
+def _stacked(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> Floats:
+    """units x (inputs + 1): the bias is the weight of a constant input 1."""
+    if weights.ndim != 2 or biases.shape != (weights.shape[1],):
+        raise StudyError(f"expected (inputs, units) and (units,), found {weights.shape} and {biases.shape}")
+    return np.column_stack([np.asarray(weights, np.float64).T, np.asarray(biases, np.float64)])
+
+
+def _sparse_combinations(columns: Floats, count: int, rng: np.random.Generator, zero: float, tries: int) -> Floats:
+    """``count`` independent combinations of the columns (given as rows) with as many zeros as any.
+
+    A random choice of count - 1 units on which a record is inactive has that record's combination as its null vector,
+    and about one choice in 2^(count - 1) is such.
+    """
+    alive = np.flatnonzero(np.linalg.norm(columns, axis=1) > zero * np.linalg.norm(columns, axis=1).max())
+    if len(alive) < 2 * count:
+        raise StudyError(f"expected at least {2 * count} active units for {count} records, found {len(alive)}")
+    reduced = columns[alive]
+    found: list[tuple[int, Floats]] = []
+    for _ in range(tries):
+        picked = rng.choice(len(alive), count - 1, replace=False)
+        null = np.linalg.svd(reduced[picked])[2][-1]
+        values = np.abs(reduced @ null)
+        zeros = int(np.sum(values < zero * values.max()))
+        if zeros > count - 1:
+            found.append((zeros, null))
+    found.sort(key=lambda pair: -pair[0])
+    chosen: list[Floats] = []
+    for _, null in found:
+        candidate = np.array([*chosen, null])
+        if np.linalg.svd(candidate, compute_uv=False)[-1] > 1e-3:
+            chosen.append(_polished(reduced, null, zero))
+        if len(chosen) == count:
+            return np.array(chosen)
+    raise StudyError(
+        f"separated {len(chosen)} of {count} records: every other leaves too few units inactive. Units that are never "
+        "inactive (tanh) hide the records of a batch from this attack, not from others"
+    )
+
+
+def _polished(columns: Floats, null: Floats, zero: float) -> Floats:
+    """The same combination from all of its zeros at once, not only the few that it was found by."""
+    values = np.abs(columns @ null)
+    return np.asarray(np.linalg.svd(columns[values < zero * values.max()])[2][-1], np.float64)
+
+
+def best_guess(
+    update: NDArray[np.floating],
+    candidates: NDArray[np.floating],
+    signature: Callable[[NDArray[np.floating]], NDArray[np.floating]],
+    deviation: float,
+) -> Floats:
+    """The posterior mean of the record, for someone who knows the population and the noise: no guess has a smaller
+    expected squared error.
+
+    ``candidates`` is a sample of the population, ``signature`` gives the noiseless update of each candidate (rows), and
+    ``deviation`` is the noise's standard deviation.
+
+    >>> people = np.array([[0.0], [1.0]])
+    >>> best_guess(np.array([0.9]), people, lambda x: x, 0.1).round(6).tolist()
+    [1.0]
+    """
+    signatures = np.asarray(signature(candidates), np.float64)
+    misfit = ((signatures - np.asarray(update, np.float64)) ** 2).sum(axis=1)
+    weight = np.exp(-(misfit - misfit.min()) / (2 * deviation**2))
+    return np.asarray((weight / weight.sum()) @ np.asarray(candidates, np.float64))
+
+
+def rms_error(found: NDArray[np.floating], truth: NDArray[np.floating]) -> float:
+    """Root mean square error over a record's features.
+
+    >>> rms_error(np.array([0.0, 0.0]), np.array([3.0, 4.0]))
+    3.5355339059327378
+    """
+    return float(np.sqrt(np.mean((np.asarray(found, np.float64) - np.asarray(truth, np.float64)) ** 2)))

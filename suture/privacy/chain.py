@@ -15,6 +15,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,6 +148,24 @@ def connect(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection
     return sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64, uri=read_only
     )
+
+
+@contextmanager
+def opening(path: Path | None, site: str, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that is closed again if anything is wrong with the file."""
+    where = str(path) if path else "memory"
+    try:
+        db = connect(path, read_only=read_only)
+    except sqlite3.Error as error:
+        raise LedgerError(f"cannot open the ledger of site {site!r} at {where}: {error}") from error
+    try:
+        yield db
+    except FAULTS as error:
+        db.close()
+        raise LedgerError(words(error, site, where)) from error
+    except BaseException:
+        db.close()
+        raise
 
 
 def site_of(db: sqlite3.Connection, where: str) -> str:

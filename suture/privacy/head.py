@@ -111,7 +111,8 @@ def advance(path: Path, head: Head, *, durable: bool, first: bool = False) -> in
         try:
             found = _slots(os.pread(handle, 2 * _LINE, 0))
             newest = max((old for old in found if old is not None), key=_age, default=None)
-            head = replace(head, witness=head.witness or (newest and newest.witness))
+            if newest is not None and head.witness is None:
+                head = replace(head, witness=newest.witness)
             if newest is not None and _age(newest) >= _age(head):
                 return newest.entries
             ages = [(-1, -1) if old is None else _age(old) for old in found]

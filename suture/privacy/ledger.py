@@ -38,10 +38,10 @@ from suture.privacy.chain import (
     Entry,
     Receipt,
     Untrusted,
-    connect,
     genesis,
     inode,
     moment,
+    opening,
     prepare,
     site_of,
     words,
@@ -83,7 +83,7 @@ class Ledger:
         >>> Ledger.open(None, "boston").entries()
         []
         """
-        with _opening(path, site) as db:
+        with opening(path, site) as db:
             prepare(db, site, str(path or "memory"), durable, in_memory=path is None)
             ledger = cls(db, path, site, durable)
             ledger._keep_head(first=True)
@@ -96,7 +96,7 @@ class Ledger:
         """Open an existing ledger to look at it: nothing is written, not even beside it. The whole chain is verified."""
         if not path.is_file():
             raise LedgerError(f"there is no ledger at {path}; give the site's home folder, such as .suture/<site>")
-        with _opening(path, "?", read_only=True) as db:
+        with opening(path, "?", read_only=True) as db:
             ledger = cls(db, path, site_of(db, str(path)))
             ledger._audit()
         return ledger
@@ -107,7 +107,7 @@ class Ledger:
             raise PrivacyError(f"{ALL_STUDIES!r} is the account of the lifetime budget; give the study another name")
         with self._transaction():
             known = self._books.studies.get(study)
-            if not self._books.same_promise(known and known.budget, budget, f"study {study!r}"):
+            if not self._books.same_promise(known.budget if known else None, budget, f"study {study!r}"):
                 self._append(study, -1, PROMISE, budget.to_text(), PROMISE)
 
     def open_lifetime(self, budget: Budget) -> None:
@@ -397,21 +397,3 @@ class Ledger:
                 yield
             except FAULTS as error:
                 raise LedgerError(words(error, self.site, where)) from error
-
-
-@contextmanager
-def _opening(path: Path | None, site: str, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection that is closed again if anything is wrong with the file."""
-    where = str(path) if path else "memory"
-    try:
-        db = connect(path, read_only=read_only)
-    except sqlite3.Error as error:
-        raise LedgerError(f"cannot open the ledger of site {site!r} at {where}: {error}") from error
-    try:
-        yield db
-    except FAULTS as error:
-        db.close()
-        raise LedgerError(words(error, site, where)) from error
-    except BaseException:
-        db.close()
-        raise

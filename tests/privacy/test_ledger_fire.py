@@ -155,7 +155,7 @@ def test_a_missing_head_and_a_damaged_one_are_found(tmp_path):
     ledger = filled(path, 5)
     kept = head_path(path).read_bytes()
     head_path(path).unlink()
-    with pytest.raises(Untrusted, match="head kept apart from it .* is missing"):
+    with pytest.raises(Untrusted, match=r"head kept apart from it .* is missing"):
         ledger.charge("cardio/fedavg", 9, EVENT, b"x")
     ledger.close()
     with pytest.raises(Untrusted, match="is missing"):

@@ -16,7 +16,7 @@ import numpy as np
 
 from suture import methods, world
 from suture.engines.embedded import Embedded
-from suture.errors import BudgetExhausted, StudyError
+from suture.errors import BudgetExhausted, StudyError, SutureError
 from suture.evaluation.calibration import reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import binary, light, roc_curve
@@ -78,8 +78,12 @@ def run(
     if out is None:
         return _conduct(study, root, None, threads, progress, command, resumed=False)
     folder = RunFolder.create(Path(out).resolve(), study, root, file)
-    with folder.held():
-        return _conduct(study, root, folder, threads, progress, command, resumed=False)
+    try:
+        with folder.held():
+            return _conduct(study, root, folder, threads, progress, command, resumed=False)
+    except SutureError:
+        folder.remove_if_unused()
+        raise
 
 
 def resume(

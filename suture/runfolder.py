@@ -15,6 +15,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,18 @@ class RunFolder:
             ) from None
         except (OSError, ValueError, KeyError) as error:
             raise RunError(f"{path}/run.json cannot be read: {error}") from None
+
+    def remove_if_unused(self) -> None:
+        """Take away a folder in which nothing was trained: a mistake in the study or in a table leaves nothing behind."""
+        if any((self.path / "checkpoints").iterdir()) or (self.path / "result.json").exists():
+            return
+        if any((self.path / "ledgers").iterdir()):
+            shutil.rmtree(self.path / "ledgers")  # of generated patients, and without a charge worth keeping
+        for name in ("study.toml", "run.json", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("checkpoints", "ledgers", "."):
+            with contextlib.suppress(OSError):  # a folder that holds something of the user's stays
+                (self.path / name).rmdir()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -264,7 +264,10 @@ class Study(BaseModel):
     def to_toml(self) -> str:
         """The study as a file that `from_toml` reads back to an equal study."""
         fields = self.to_dict()
-        sites = fields.pop("sites", [])
+        sites = [
+            {key: _short(value) if key in ("data", "test") else value for key, value in site.items()}
+            for site in fields.pop("sites", [])
+        ]
         head: dict[str, Any] = {key: fields.pop(key) for key in ("name", "outcome", "seed", "cohort") if key in fields}
         schema = fields.pop("schema", None)
         lines = _table("study", head)
@@ -278,6 +281,12 @@ class Study(BaseModel):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"
+
+
+def _short(source: dict[str, Any]) -> Any:
+    """A source as a person would write it: what is said by default is left out."""
+    told = SourceSpec(**source).model_dump(mode="json", exclude_defaults=True)
+    return told["path"] if set(told) == {"path"} else told
 
 
 def _table(name: str, values: dict[str, Any], heading: str = "[{}]") -> list[str]:

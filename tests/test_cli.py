@@ -134,7 +134,7 @@ def test_a_user_s_mistake_ends_with_a_message_and_a_code(suture_command, study, 
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert message in one_object(done.stdout)["error"]["message"]
-    assert not (tmp_path / "out" / "result.json").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_study_file(suture_command, tmp_path):
@@ -151,6 +151,7 @@ def test_a_missing_hospital_file_leaves_nothing_half_done(suture_command, tmp_pa
     assert done.returncode == 3, done.stderr
     assert "geriatric" in done.stderr
     assert not (tmp_path / "mine" / ".suture").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_run_needs_one_of_study_and_resume(suture_command):

@@ -15,11 +15,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
+from suture.site.consent import ConsentSpec
 from suture.site.records import SourceSpec
 from suture.site.schema import Schema
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^/\\\x00-\x1f]+$")]
+
+
+class LifetimeSpec(BaseModel):
+    """A site's budget over all studies, for as long as its ledger lives."""
+
+    model_config = _FROZEN
+
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    accountant: Literal["pld", "rdp"] = "pld"
 
 
 class Site(BaseModel):
@@ -34,6 +45,14 @@ class Site(BaseModel):
     """A separate test table; without it ``evaluation.holdout`` decides."""
     home: str | None = None
     """Folder of the site's ledger and secret; by default ``.suture/<name>`` beside the study file."""
+    charter: str | None = None
+    """The site's signed charter; by default ``charter.toml`` in its home, if there is one."""
+    trust: str | None = None
+    """The public keys the site trusts to sign charters; by default ``trust.pub`` in its home, if there is one."""
+    consent: ConsentSpec | None = None
+    """The table of who consents to which study."""
+    lifetime: LifetimeSpec | None = None
+    """What all studies together may spend on the site's patients; recorded in its ledger, once."""
 
 
 class CohortSpec(BaseModel):
@@ -207,7 +226,7 @@ class Study(BaseModel):
         def fill(site: Site, source: SourceSpec) -> SourceSpec:
             if site.name not in known:
                 return source
-            candidates = (known[site.name].data, known[site.name].test)
+            candidates = (known[site.name].data, known[site.name].test, known[site.name].consent)
             return next((c for c in candidates if c is not None and c.without_password() == source), source)
 
         return self._with_sources(fill)
@@ -215,7 +234,11 @@ class Study(BaseModel):
     def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:
         sites = tuple(
             site.model_copy(
-                update={"data": change(site, site.data), "test": site.test and change(site, site.test)},
+                update={
+                    "data": change(site, site.data),
+                    "test": site.test and change(site, site.test),
+                    "consent": site.consent and change(site, site.consent),
+                },
             )
             for site in self.sites
         )

@@ -218,6 +218,18 @@ def _together(study: Study, world: World, outcomes: Mapping[str, Sequence[Outcom
     return {site: accountant.epsilon(accountant.compose(found), delta, kind) for site, found in events.items()}
 
 
+def _charters(world: World) -> dict[str, str | None] | None:
+    """What each site's gate enforced; None for generated patients, who have no gate."""
+    if world.generated:
+        return None
+    found: dict[str, str | None] = {}
+    for site, admission in world.admissions.items():
+        charter = admission.charter
+        withheld = "" if admission.exact_metrics else ", exact figures withheld"
+        found[site] = charter and f"protocol {charter.protocol}, charter {charter.digest}{withheld}"
+    return found
+
+
 def _privacy(
     study: Study, world: World, runs: Sequence[Outcome], name: str, together: Mapping[str, float] | None
 ) -> dict[str, Any]:
@@ -239,6 +251,7 @@ def _privacy(
         generated=world.generated,
         described=_describes(study, world),
         together=together,
+        charters=_charters(world),
     )
     return {**found, "patients": world.sizes}
 

@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
-from suture.federation import rounds_of
+from suture.federation import participants, rounds_of
 from suture.methods import METHODS
+from suture.privacy.charter import Request
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_site
 from suture.privacy.unit import concatenate
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
+from suture.site.gate import Admission, Papers, admit, counted
 from suture.site.hospital import Hospital
+from suture.site.passage import Passage
 from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
 
 if TYPE_CHECKING:
-    from suture.study import Study
+    from suture.site.consent import ConsentSpec
+    from suture.study import Site, Study
 
 POOLED = "all hospitals"
 WITHOUT_PRIVACY = " (without privacy)"
+LEDGER = "ledger.sqlite"
 LEDGERS_ON_DISK = 200
 """With more generated sites than this their ledgers are kept in memory only: an open file each would be too many."""
 
@@ -46,6 +52,8 @@ class Place:
     test: Source | None
     home: Path | None
     """None for generated patients: ledger in the run folder or in memory, secret from the seed."""
+    papers: Papers = field(default_factory=lambda: Papers(None, None))
+    lifetime: Budget | None = None
 
 
 @dataclass
@@ -61,6 +69,8 @@ class World:
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
+    admissions: dict[str, Admission] = field(default_factory=dict)
+    """What the gate of each site with real patients decided."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -81,32 +91,75 @@ def survey(study: Study, base: Path, seed: int) -> World:
         schema = study.table or cohort.schema
         generated = cohort.generated
     else:
-        places = tuple(
-            Place(
-                site.name,
-                site.region,
-                site.data.under(base),
-                site.test.under(base) if site.test else None,
-                base / site.home if site.home else base / ".suture" / site.name,
-            )
-            for site in study.sites
-        )
+        places = tuple(place_of(site, base) for site in study.sites)
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
         schema, generated = study.table, False
-    sizes = {
-        place.name: count_training_patients(
-            place.source, schema, site=place.name, holdout=_holdout(study, place), split_key=str(study.seed)
-        )
-        for place in places
-    }
+    # Every site decides before any site is read.
+    admissions = {place.name: _admit(study, schema, place, place.home) for place in places if place.home is not None}
+    sizes = {place.name: _count(study, schema, place, admissions.get(place.name)) for place in places}
     empty = [site for site, patients in sizes.items() if not patients]
     if empty:
         raise DataError(
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    return World(seed, study.outcome, schema, generated, places, sizes)
+    return World(seed, study.outcome, schema, generated, places, sizes, admissions=admissions)
+
+
+def place_of(site: Site, base: Path) -> Place:
+    """Where one site of a study file keeps everything; paths are relative to ``base``."""
+    home = base / (site.home or Path(".suture") / site.name)
+    consent = cast("ConsentSpec", site.consent.under(base)) if site.consent else None
+    named = (base / site.charter if site.charter else None, base / site.trust if site.trust else None)
+    lifetime = Budget(**site.lifetime.model_dump()) if site.lifetime else None
+    return Place(
+        site.name,
+        site.region,
+        site.data.under(base),
+        site.test.under(base) if site.test else None,
+        home,
+        Papers.at(home, *named, consent),
+        lifetime,
+    )
+
+
+def request(study: Study, schema: Schema, site: str) -> Request:
+    """What the study asks of a site, in the words that a charter answers to."""
+    regions = {other.name: other.region for other in study.sites}
+    return Request(
+        study=study.name,
+        outcome=study.outcome,
+        features=tuple(schema.features),
+        groups=schema.groups,
+        cohort=schema.include,
+        site=site,
+        regions=regions,
+        sites_a_round=len(participants(list(regions), 1, study.method.participation, study.seed)),
+        unit=study.privacy.unit if study.privacy else None,
+        epsilon=study.privacy.epsilon if study.privacy else None,
+        delta=study.privacy.delta if study.privacy else None,
+        methods=study.methods,
+        describe=bool(study.evaluation.describe),
+    )
+
+
+def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
+    with closing(open_ledger(place, None)) as ledger:
+        return admit(ledger, _secret(home), place.papers, request(study, schema, place.name))
+
+
+def _count(study: Study, schema: Schema, place: Place, admission: Admission | None) -> int:
+    def count(passage: Passage | None) -> int:
+        holdout, key = _holdout(study, place), str(study.seed)
+        return count_training_patients(
+            place.source, schema, site=place.name, holdout=holdout, split_key=key, passage=passage
+        )
+
+    if admission is None:
+        return count(None)
+    with closing(open_ledger(place, None)) as ledger:
+        return counted(ledger, study.name, admission, count)
 
 
 def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:
@@ -161,6 +214,8 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
             seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
         )
         world.ledgers[place.name] = open_ledger(place, folder)
+        if place.lifetime is not None:
+            world.ledgers[place.name].open_lifetime(place.lifetime)
     for method in study.methods:
         name = account(study, world, method)
         plans = plan(study, world, pooled=method == "pooled")
@@ -177,7 +232,8 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
 def open_ledger(place: Place, folder: Path | None) -> Ledger:
     """The site's own ledger; for generated patients one in the run folder, or in memory where ``folder`` is None."""
     if place.home is not None:
-        return Ledger.open(place.home / "ledger.sqlite", place.name)
+        _make(place.home)
+        return Ledger.open(place.home / LEDGER, place.name)
     path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
     return Ledger.open(path, place.name, durable=False)
 
@@ -185,15 +241,7 @@ def open_ledger(place: Place, folder: Path | None) -> Ledger:
 def read_rows(study: Study, world: World) -> None:
     """Fill the world's hospitals with rows."""
     for place in world.places:
-        data = load(
-            place.source,
-            world.schema,
-            world.outcome,
-            site=place.name,
-            holdout=_holdout(study, place),
-            split_key=str(study.seed),
-            test_source=place.test,
-        )
+        data = load_site(study, world, place)
         if data.train.patients != world.sizes[place.name]:
             raise DataError(
                 f"site {place.name!r}: {world.sizes[place.name]} training patients were counted and "
@@ -201,6 +249,24 @@ def read_rows(study: Study, world: World) -> None:
             )
         ledgers = (world.ledgers[place.name],)
         world.hospitals[place.name] = Hospital(place.name, data, ledgers, world.secrets[place.name], place.region)
+
+
+def load_site(study: Study, world: World, place: Place) -> SiteData:
+    """One site's rows, of those whom its gate lets pass. Where exact figures may not leave, none are computed."""
+    admission = world.admissions.get(place.name)
+    data = load(
+        place.source,
+        world.schema,
+        world.outcome,
+        site=place.name,
+        holdout=_holdout(study, place),
+        split_key=str(study.seed),
+        test_source=place.test,
+        passage=admission.passage if admission else None,
+    )
+    if admission is None or admission.exact_metrics:
+        return data
+    return SiteData(data.train, None, {}, replace(data.loaded, warnings=(), test_patients=0))
 
 
 def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
@@ -218,11 +284,18 @@ def _holdout(study: Study, place: Place) -> float:
     return 0.0 if place.test is not None else study.evaluation.holdout
 
 
+def _make(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"the site's home {home} cannot be made: {error}") from None
+
+
 def _secret(home: Path) -> bytes:
     """The site's secret: 32 bytes from the operating system, made once, readable by the site's user only."""
     path = home / "secret.key"
+    _make(home)
     try:
-        home.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:

@@ -66,8 +66,11 @@ def statement(
     generated: bool = False,
     described: bool = False,
     together: Mapping[str, float] | None = None,
+    charters: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
     """The privacy block of a result. ``epsilon`` is what each site's ledger says was spent.
+
+    ``charters`` names the signed charter that each site's gate enforced, None where it enforced none.
 
     >>> block = statement(delta=1e-5, accountant="pld", budget=8.0, clip=1.0, batch=32, epsilon={"a": 7.9991, "b": 6.0},
     ...     noise_multiplier={"a": 1.1, "b": 0.9}, patients={"a": 500, "b": 900}, rounds=10, local_epochs=1)
@@ -90,6 +93,7 @@ def statement(
         *_caution_words(epsilon[worst], delta, {site: patients[site] for site in epsilon}),
         _runs_words(seeds, generated),
         _together_words(together),
+        _charter_words(charters),
     ]
     not_covered = [_EXACT_METRICS, *([_DESCRIPTION] if described else []), *_NOT_COVERED]
     return {
@@ -102,6 +106,7 @@ def statement(
         "epsilon": epsilon[worst],
         "sites": dict(epsilon),
         "together": dict(together) if together else None,
+        "charters": dict(charters) if charters else None,
         "noise_multiplier": dict(noise_multiplier),
         "budget": budget,
         "clip": clip,
@@ -135,6 +140,7 @@ def no_privacy_statement(*, sites: Sequence[str] = ()) -> dict[str, Any]:
         "epsilon": None,
         "sites": nothing,
         "together": None,
+        "charters": None,
         "noise_multiplier": dict(nothing),
         "budget": None,
         "clip": None,
@@ -263,6 +269,15 @@ def _together_words(together: Mapping[str, float] | None) -> str:
         "Several methods were compared on the same patients. The promise above is this method's; against anyone who sees "
         f"what all of them sent, the proven epsilon is {round_up(together[worst])}, at {worst}."
     )
+
+
+def _charter_words(charters: Mapping[str, str | None] | None) -> str:
+    if not charters:
+        return ""
+    enforced = [f"{site} ({charter})" for site, charter in charters.items() if charter]
+    without = [site for site, charter in charters.items() if not charter]
+    words = f"Each site's gate enforced its signed charter at: {', '.join(enforced)}." if enforced else ""
+    return " ".join(filter(None, [words, f"No charter was enforced at: {', '.join(without)}." if without else ""]))
 
 
 def _runs_words(seeds: int, generated: bool) -> str:

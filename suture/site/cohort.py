@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
+from suture.site.passage import Passage, sql_key
 from suture.site.preprocess import (
     MISSING,
     UNKNOWN,
@@ -32,10 +33,11 @@ from suture.site.preprocess import (
     texts,
     vocabulary_of,
 )
-from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, quoted, source_of
+from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, source_of
 from suture.site.schema import Number, Schema
 from suture.site.split import distinct, first_rows, hashed, held_out, limit, row_keys
 
+Place: TypeAlias = Source | str | os.PathLike[str]
 NO_GROUP = "missing"
 """The group of a test row whose cell is empty."""
 
@@ -72,9 +74,9 @@ class SiteData:
 
 
 def count_training_patients(
-    source: Source | str | os.PathLike[str], schema: Schema, *, site: str, holdout: float, split_key: str
+    source: Place, schema: Schema, *, site: str, holdout: float, split_key: str, passage: Passage | None = None
 ) -> int:
-    """How many patients the site will train on. Reads the patient column and nothing else.
+    """How many patients the site will train on. Reads the patient column, those of the cohort rule, and nothing else.
 
     The study takes this number as public, and plans the noise with it before any clinical value is read.
 
@@ -84,7 +86,7 @@ def count_training_patients(
     3
     """
     source = source_of(source)
-    read = _read(source, schema, None, Vocabulary({}), site, holdout, split_key)
+    read = _read(source, schema, None, Vocabulary({}), site, holdout, split_key, passage)
     problems = _row_problems(read, schema)
     if problems:
         raise _refusal(source, site, problems)
@@ -92,19 +94,20 @@ def count_training_patients(
 
 
 def load(
-    source: Source | str | os.PathLike[str],
+    source: Place,
     schema: Schema,
     outcome: str,
     *,
     site: str,
     holdout: float,
     split_key: str,
-    test_source: Source | str | os.PathLike[str] | None = None,
+    test_source: Place | None = None,
     classes: int | tuple[str, ...] = 2,
+    passage: Passage | None = None,
 ) -> SiteData:
     """Read, validate, encode and split one site's rows; every problem of a table in one `DataError`.
 
-    With ``test_source`` the two tables are the split, and ``holdout`` must be 0.
+    With ``test_source`` the two tables are the split, and ``holdout`` must be 0. ``passage`` says whose rows may be used.
 
     >>> table = {"id": np.array([7, 7, 8]), "age": np.array([20.0, 30, 40]), "ill": np.array([0, 1, 0])}
     >>> schema = Schema.parse({"patient": "id", "features": {"age": {"kind": "number", "low": 20, "high": 40}}})
@@ -116,7 +119,7 @@ def load(
         raise StudyError(f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}")
     if outcome in schema.features or outcome == schema.patient:
         raise StudyError(f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it there")
-    arguments = (schema, outcome, classes, site, split_key)
+    arguments = (schema, outcome, classes, site, split_key, passage)
     parts = [_part(source_of(source), holdout, *arguments)]
     if test_source is not None:
         parts.append(_part(source_of(test_source), 1.0, *arguments))
@@ -154,21 +157,32 @@ class _Read:
 
 
 def _wanted(schema: Schema, outcome: str | None) -> list[str]:
-    """The columns to read: all that the study names, or (to count patients) only the patient's."""
+    """The columns to read: all that the study names, or (to count patients) only the patient's and the cohort rule's."""
     patient = [] if schema.patient is None else [schema.patient]
+    patient += [condition.column for condition in schema.include]
     return patient if outcome is None else [*patient, outcome, *schema.features, *schema.groups]
 
 
 def _read(
-    source: Source, schema: Schema, outcome: str | None, labels: Vocabulary, site: str, holdout: float, split_key: str
+    source: Source,
+    schema: Schema,
+    outcome: str | None,
+    labels: Vocabulary,
+    site: str,
+    holdout: float,
+    split_key: str,
+    passage: Passage | None,
 ) -> _Read:
+    passage = passage or Passage("")
     if not 0 <= holdout <= 1:
         raise StudyError(f"evaluation.holdout must be from 0 to 1 (0.2 holds out a fifth), found {holdout:g}")
     if not isinstance(source, SourceSpec):
         check_columns(list(source), _wanted(schema, outcome), f"site {site!r} (in memory)")
-        return _read_memory(source, schema, outcome, labels, holdout, split_key)
+        return _read_memory(passage.kept_in_memory(source, schema), schema, outcome, labels, holdout, split_key)
     with open_table(source, _wanted(schema, outcome), site=site) as opened:
-        found = opened.select(_expressions(opened, source, schema, outcome, labels, holdout, split_key))
+        wanted = _expressions(opened, source, schema, outcome, labels, holdout, split_key)
+        found = opened.select({**wanted, **passage.expressions(opened, source, schema)})
+    found = passage.kept(found)
     if schema.patient is None:
         keys, absent = row_keys(len(found["row"]), split_key), 0
     else:
@@ -196,9 +210,8 @@ def _expressions(
         wanted, tested = {"row": "1::TINYINT"}, "true"
     else:
         patient = sql_text(opened, spec, schema.patient)
-        digest = f"sha256({quoted(split_key + ':')} || coalesce({patient}, ''))"
-        half = "('0x' || substr({}, {}, 16))::UBIGINT"
-        wanted = {"hi": half.format(digest, 1), "lo": half.format(digest, 17), "absent": f"{patient} IS NULL"}
+        high, low = sql_key(patient, split_key)
+        wanted = {"hi": high, "lo": low, "absent": f"{patient} IS NULL"}
         tested = "true" if holdout >= 1 else f"{wanted['hi']} < {limit(holdout)}"
     if outcome is None:
         return wanted
@@ -267,8 +280,9 @@ def _part(
     classes: int | tuple[str, ...],
     site: str,
     split_key: str,
+    passage: Passage | None,
 ) -> _Part:
-    read = _read(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key)
+    read = _read(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key, passage)
     order = _order(read)
     keys, y = read.keys[order], read.outcome[order].astype(np.int32)
     tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
@@ -307,7 +321,7 @@ def _order(read: _Read) -> NDArray[np.intp]:
 def _row_problems(read: _Read, schema: Schema) -> list[str]:
     problems = []
     if len(read.keys) == 0:
-        problems.append("the table has no rows; a site needs at least one patient, or leaves the study")
+        problems.append("the table has no rows that may be used; a site needs at least one patient, or leaves the study")
     if read.no_patient:
         problems.append(
             f"column {schema.patient!r}: {_rows(read.no_patient)} without a patient identifier; fill it in, or remove "

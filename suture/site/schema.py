@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
+from suture.privacy.rule import Condition
 
 Missing = Literal["fill", "indicator", "refuse"]
 """What happens to a missing value: filled, filled and marked in a column of its own, or refused with an error."""
@@ -120,6 +121,8 @@ class Schema(_Frozen):
     patient: str | None = None
     groups: tuple[str, ...] = ()
     missing: Missing = "indicator"
+    include: tuple[Condition, ...] = ()
+    """The cohort rule: rows for which every condition holds; others never pass the wall."""
     features: dict[str, Feature]
 
     @model_validator(mode="after")

@@ -416,8 +416,8 @@ from pathlib import Path
 from suture.errors import BudgetExhausted
 from suture.privacy.ledger import Budget, Ledger
 from dp_accounting import GaussianDpEvent
-path, kills, writers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-study, event, draw = "cardio/fedavg", GaussianDpEvent(40.0), random.Random(11)
+path, kills, writers, noise = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+study, event, draw = "cardio/fedavg", GaussianDpEvent(noise), random.Random(11)
 budget, lifetime = Budget(6.0, 1e-5, "pld"), Budget(5.5, 1e-5, "pld")
 warm = Ledger.open(None, "warm")  # the children inherit what fits, and spend their lives writing
 warm.open_study(study, budget); warm.open_lifetime(lifetime); warm.charge(study, 0, event, b"warm")
@@ -434,6 +434,7 @@ def start(name):
             for i in range(1_000_000):
                 ledger.charge(study, i, event, f"{name} {i}".encode())
                 os.write(writer, f"{name} {i}\\n".encode())  # the release leaves only now
+                time.sleep(random.uniform(0, 0.03))
         except BudgetExhausted:
             os._exit(0)
         os._exit(1)
@@ -472,7 +473,7 @@ print(done, len(released), len(paid), round(ledger.spent_in_all(), 4))
 
 def test_writers_are_killed_and_nothing_is_lost_or_overspent(tmp_path):
     """Four writers at once, ten kills; then the survivors spend the budget to its end and not beyond."""
-    done = run(CROWD, tmp_path / "ledger.sqlite", 10, 4)
+    done = run(CROWD, tmp_path / "ledger.sqlite", 10, 4, 25)
     assert done.returncode == 0, done.stderr
     kills, released, paid, spent = done.stdout.split()
     assert int(kills) == 10
@@ -482,7 +483,7 @@ def test_writers_are_killed_and_nothing_is_lost_or_overspent(tmp_path):
 
 @pytest.mark.slow
 def test_two_hundred_kills_among_eight_writers(tmp_path):
-    done = run(CROWD, tmp_path / "ledger.sqlite", 200, 8, timeout=600)
+    done = run(CROWD, tmp_path / "ledger.sqlite", 200, 8, 80, timeout=600)
     assert done.returncode == 0, done.stderr
     print("kills, released, paid, epsilon spent of 5.5:", done.stdout)
     kills, released, paid, spent = done.stdout.split()

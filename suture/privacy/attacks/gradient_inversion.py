@@ -17,8 +17,6 @@ the number of steps, clipping) cancels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +25,13 @@ from suture.errors import StudyError
 Floats = NDArray[np.float64]
 
 
-def one_record(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> Floats:
+def one_record(
+    weights: NDArray[np.floating], biases: NDArray[np.floating], typical: NDArray[np.floating] | None = None
+) -> Floats:
     """The record behind an update of a single one; under noise, the maximum likelihood estimate of it.
+
+    Noise hits the scale hardest, since that rests on the bias alone. An adversary who knows a ``typical`` record (the
+    population's mean) takes the sign and the length from that instead.
 
     >>> x, d = np.array([0.25, -1.0, 3.0]), np.array([0.5, 0.0, -2.0, 1.0])
     >>> one_record(np.outer(x, d), d).round(12).tolist()
@@ -43,7 +46,12 @@ def one_record(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> F
     side = leading @ matrix if matrix.shape[0] < matrix.shape[1] else leading
     # One more projection in full precision: the eigenvector of a Gram matrix has only half of the digits.
     side = (matrix @ side) @ matrix
-    scale = side[-1] if abs(side[-1]) > 1e-12 * np.abs(side).max() else np.copysign(1e-12 * np.abs(side).max(), side[-1])
+    if typical is not None:
+        expected = np.append(np.asarray(typical, np.float64), 1.0)
+        return np.asarray(side[:-1] * np.copysign(np.linalg.norm(expected) / np.linalg.norm(side), side @ expected))
+    scale = (
+        side[-1] if abs(side[-1]) > 1e-12 * np.abs(side).max() else np.copysign(1e-12 * np.abs(side).max(), side[-1])
+    )
     return np.asarray(side[:-1] / scale)
 
 
@@ -128,23 +136,31 @@ def _polished(columns: Floats, null: Floats, zero: float) -> Floats:
 def best_guess(
     update: NDArray[np.floating],
     candidates: NDArray[np.floating],
-    signature: Callable[[NDArray[np.floating]], NDArray[np.floating]],
+    signatures: NDArray[np.floating],
     deviation: float,
 ) -> Floats:
-    """The posterior mean of the record, for someone who knows the population and the noise: no guess has a smaller
-    expected squared error.
+    """The posterior mean of the record, for an adversary who knows the population, the model and the noise.
 
-    ``candidates`` is a sample of the population, ``signature`` gives the noiseless update of each candidate (rows), and
-    ``deviation`` is the noise's standard deviation.
+    No guess has a smaller expected squared error, up to the size of the sample. ``candidates`` is a sample of the
+    population, ``signatures`` the noiseless update of each candidate (rows), ``deviation`` the noise's deviation.
 
     >>> people = np.array([[0.0], [1.0]])
-    >>> best_guess(np.array([0.9]), people, lambda x: x, 0.1).round(6).tolist()
+    >>> best_guess(np.array([0.9]), people, people, 0.1).round(6).tolist()
     [1.0]
     """
-    signatures = np.asarray(signature(candidates), np.float64)
-    misfit = ((signatures - np.asarray(update, np.float64)) ** 2).sum(axis=1)
-    weight = np.exp(-(misfit - misfit.min()) / (2 * deviation**2))
+    weight = likelihoods(update, signatures, deviation)
     return np.asarray((weight / weight.sum()) @ np.asarray(candidates, np.float64))
+
+
+def likelihoods(update: NDArray[np.floating], signatures: NDArray[np.floating], deviation: float) -> Floats:
+    """How likely an update is for each candidate, under Gaussian noise, the likeliest having 1.
+
+    >>> likelihoods(np.array([0.0]), np.array([[0.0], [1.0]]), 1.0).round(4).tolist()
+    [1.0, 0.6065]
+    """
+    squares = np.einsum("ij,ij->i", signatures, signatures).astype(np.float64)
+    misfit = squares - 2 * np.asarray(signatures @ update.astype(signatures.dtype), np.float64)
+    return np.asarray(np.exp(-(misfit - misfit.min()) / (2 * deviation**2)))
 
 
 def rms_error(found: NDArray[np.floating], truth: NDArray[np.floating]) -> float:

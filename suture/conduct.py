@@ -308,6 +308,7 @@ class _Job:
         groups = {
             group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
             for group in self.world.schema.groups
+            if len(y)  # no site at all may let exact figures leave
         }
         protected = self.study.private
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}

@@ -226,7 +226,7 @@ def _charters(world: World) -> dict[str, str | None] | None:
     for site, admission in world.admissions.items():
         charter = admission.charter
         withheld = "" if admission.exact_metrics else ", exact figures withheld"
-        found[site] = charter and f"protocol {charter.protocol}, charter {charter.digest}{withheld}"
+        found[site] = f"protocol {charter.protocol}, charter {charter.digest}{withheld}" if charter else None
     return found
 
 

@@ -102,7 +102,8 @@ class Signed:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs
+    # TOML knows no surrogate pairs, and takes DEL only as an escape.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_charter(path: Path) -> Signed:

@@ -75,7 +75,9 @@ def read_consent(spec: ConsentSpec, *, study: str, today: date, key: str, site: 
 def _days(opened: Opened, spec: SourceSpec, column: str) -> str:
     """A date column as days since 1970; two marks for an empty cell and for anything else."""
     text = sql_text(opened, spec, column)
-    day = f"date_diff('day', DATE '1970-01-01', TRY_CAST({text} AS DATE))"
+    # DuckDB would read 31/05/26 as a day of the year 31: only the one form that means one day passes.
+    written = f"regexp_full_match({text}, '\\d{{4}}-\\d{{2}}-\\d{{2}}([ T].*)?')"
+    day = f"date_diff('day', DATE '1970-01-01', CASE WHEN {written} THEN TRY_CAST(substr({text}, 1, 10) AS DATE) END)"
     return f"coalesce({day}, CASE WHEN {text} IS NULL THEN {_NEVER} ELSE {_UNREADABLE} END)::BIGINT"
 
 

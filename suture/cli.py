@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suture import __version__
+from suture.commands import attack as _attack
 from suture.commands import audit as _audit
 from suture.commands import plan as _plan
 from suture.errors import RunError, StudyError, SutureError
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 app.add_typer(_plan.app)
+app.add_typer(_attack.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Threads = Annotated[

@@ -84,9 +84,7 @@ def errors(found: Found) -> Any:
             axis=alt.Axis(values=[1e-6, 1e-4, 1e-2, 1], format=".0e"),
         ),
         color=_colours("subject", names),
-        strokeDash=alt.StrokeDash(
-            "attack:N", title=None, legend=_legend("stroke"), sort=["inversion", "best possible guess"]
-        ),
+        strokeDash=alt.StrokeDash("attack:N", legend=None, sort=["inversion", "best possible guess"]),
         tooltip=["subject:N", "attack:N", "level:O", alt.Tooltip("ratio:Q", format=".3g")],
     )
     chart = alt.layer(lines, *_line_at(1.0, "chance", order, BELOW)).properties(width=640, height=320)
@@ -174,7 +172,7 @@ def _intervals(
         color=_colours(colour, names),
     )
     span = base.mark_rule(strokeWidth=2).encode(
-        y=alt.Y("low:Q", title=title, scale=alt.Scale(domain=[0, 1])), y2="high:Q"
+        y=alt.Y("low:Q", title=title, scale=scale or alt.Scale(domain=[0, 1])), y2="high:Q"
     )
     tips = [f"{colour}:N", "level:O", *(alt.Tooltip(f"{key}:Q", format=".3f") for key in (value, "low", "high"))]
     dots = base.mark_point(filled=True, size=70, opacity=1).encode(y=f"{value}:Q", tooltip=tips)
@@ -191,10 +189,8 @@ def _line_at(value: float, text: str, order: Sequence[str], below: str) -> tuple
     return rule, label
 
 
-def _legend(kind: str = "circle") -> alt.Legend:
-    if kind == "stroke":
-        return alt.Legend(orient="bottom", symbolType=kind, symbolSize=500, symbolStrokeColor=INK)
-    return alt.Legend(orient="bottom", columns=3, symbolType=kind, symbolSize=90)
+def _legend() -> alt.Legend:
+    return alt.Legend(orient="bottom", columns=3, symbolType="circle", symbolSize=90)
 
 
 def _colours(field: str, names: Sequence[str]) -> alt.Color:

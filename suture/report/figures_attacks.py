@@ -154,7 +154,7 @@ def _membership(
         .encode(x=_levels(order, BELOW_TRAINING), y="bound:Q", tooltip=["what:N", alt.Tooltip("bound:Q", format=".3f")])
     )
     label = (
-        alt.Chart(table([{**limits[-3], "text": "most that DP allows anyone"}]))
+        alt.Chart(table([{**limits[len(limits) // 2], "text": "most that DP allows anyone"}]))
         .mark_text(align="left", dx=10, dy=-10, color=INK, fontSize=13)
         .encode(x=_levels(order, BELOW_TRAINING), y="bound:Q", text="text:N")
     )

@@ -61,12 +61,14 @@ def several_records(
     rng: np.random.Generator,
     *,
     most: int = 8,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     tries: int = 4000,
 ) -> Floats:
     """The records behind an update of up to ``most``, through ReLU units; rows are records, in no particular order.
 
-    ``tolerance`` is what counts as zero, as a share of the largest: for rounding of float32, 1e-4 is right.
+    ``tolerance`` is what counts as zero, as a share of the largest; by default 1e-4 for float32, whose differences are
+    rounded, and 1e-9 for float64. Where one record's inactive units are all inactive for another too, the two cannot be
+    told apart by zeros, and some rows found are mixtures of records.
 
     >>> rng = np.random.default_rng(0)
     >>> x, d = rng.random((3, 5)), rng.normal(size=(3, 40)) * (rng.random((3, 40)) < 0.5)
@@ -75,6 +77,8 @@ def several_records(
     True
     """
     matrix = _stacked(weights, biases)
+    if tolerance is None:
+        tolerance = 1e-9 if weights.dtype == np.float64 else 1e-4
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     count = int(np.sum(values > tolerance * values[0])) if len(values) and values[0] > 0 else 0
     if not 1 <= count <= most:
@@ -105,13 +109,14 @@ def _sparse_combinations(columns: Floats, count: int, rng: np.random.Generator, 
     if len(alive) < 2 * count:
         raise StudyError(f"expected at least {2 * count} active units for {count} records, found {len(alive)}")
     reduced = columns[alive]
+    enough = count - 1 + max(2, len(alive) // 10)  # zeros: more than any combination has by luck
     found: list[tuple[int, Floats]] = []
     for _ in range(tries):
         picked = rng.choice(len(alive), count - 1, replace=False)
         null = np.linalg.svd(reduced[picked])[2][-1]
         values = np.abs(reduced @ null)
         zeros = int(np.sum(values < zero * values.max()))
-        if zeros > count - 1:
+        if zeros >= enough:
             found.append((zeros, null))
     found.sort(key=lambda pair: -pair[0])
     chosen: list[Floats] = []
@@ -128,9 +133,18 @@ def _sparse_combinations(columns: Floats, count: int, rng: np.random.Generator, 
 
 
 def _polished(columns: Floats, null: Floats, zero: float) -> Floats:
-    """The same combination from all of its zeros at once, not only the few that it was found by."""
+    """The same combination from all of its zeros at once, not only the few that it was found by.
+
+    What counts as zero tightens to a few times the typical one, so that small signals are not taken for zeros.
+    """
     values = np.abs(columns @ null)
-    return np.asarray(np.linalg.svd(columns[values < zero * values.max()])[2][-1], np.float64)
+    limit = zero * values.max()
+    for _ in range(3):
+        zeros = values <= limit
+        null = np.asarray(np.linalg.svd(columns[zeros])[2][-1], np.float64)
+        values = np.abs(columns @ null)
+        limit = min(limit, 8 * float(np.median(values[zeros])) + 1e-15 * float(values.max()))
+    return null
 
 
 def best_guess(

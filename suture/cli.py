@@ -20,7 +20,10 @@ import typer
 from suture import __version__
 from suture.commands import attack as _attack
 from suture.commands import audit as _audit
+from suture.commands import charter as _charter
+from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
+from suture.commands import release as _release
 from suture.errors import RunError, StudyError, SutureError
 
 if TYPE_CHECKING:
@@ -38,7 +41,10 @@ app = typer.Typer(
 )
 
 app.add_typer(_plan.app)
+app.add_typer(_charter.app)
+app.add_typer(_ledger.app)
 app.add_typer(_attack.app)
+app.add_typer(_release.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Threads = Annotated[
@@ -137,7 +143,7 @@ def report(
 
 @app.command(epilog="Example: suture reproduce fedcvr --quick --out reproduced/fedcvr")
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Which paper: fedcvr.")],
+    paper: Annotated[str, typer.Argument(help="Which paper: fedcvr or chapter.")],
     quick: Annotated[bool, typer.Option(help="Fewer patients, rounds and seeds: a look, not a result.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables and figures. Default: reproduced/<paper>.")

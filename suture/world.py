@@ -124,6 +124,18 @@ def place_of(site: Site, base: Path) -> Place:
     )
 
 
+def named_place(file: Path, site: str) -> Place:
+    """One site of a study file, by name."""
+    from suture.study import Study
+
+    study = Study.from_toml(file)
+    found = {item.name: item for item in study.sites}
+    if site not in found:
+        names = ", ".join(found) or "none: its patients are generated"
+        raise StudyError(f"{file} has no site {site!r} of its own; it has: {names}")
+    return place_of(found[site], file.resolve().parent)
+
+
 def request(study: Study, schema: Schema, site: str) -> Request:
     """What the study asks of a site, in the words that a charter answers to."""
     regions = {other.name: other.region for other in study.sites}

@@ -48,7 +48,7 @@ def over_rounds(found: Mapping[str, Any]) -> Any:
                 title=None,
                 sort=order,
                 scale=alt.Scale(domain=order, range=[_COLOURS[way] for way in WAYS]),
-                legend=alt.Legend(orient="bottom", columns=4),
+                legend=alt.Legend(orient="bottom", columns=4, symbolSize=500),
             ),
             strokeDash=alt.StrokeDash(
                 "way:N", sort=order, scale=alt.Scale(domain=order, range=[[1, 0], [6, 4], [1, 0], [1, 0]]), legend=None
@@ -80,7 +80,7 @@ def reliability(curves: Sequence[Mapping[str, Any]], threshold: float, target: f
         alt.Chart(table([dict(row) for row in curves]))
         .mark_line(strokeWidth=2.2, clip=True)
         .encode(
-            x=alt.X("epsilon:Q", title="Epsilon of the release", scale=alt.Scale(type="log"), axis=ticks),
+            x=alt.X("epsilon:Q", title="Epsilon of the release", scale=alt.Scale(type="log", nice=False), axis=ticks),
             y=alt.Y(
                 "right:Q",
                 title="Probability of the right flag",
@@ -99,7 +99,7 @@ def reliability(curves: Sequence[Mapping[str, Any]], threshold: float, target: f
                 title=None,
                 sort=kinds,
                 scale=alt.Scale(domain=kinds, range=[[1, 0], [6, 4], [2, 3]][: len(kinds)]),
-                legend=alt.Legend(orient="bottom"),
+                legend=alt.Legend(orient="bottom", symbolSize=900),
             ),
             tooltip=["site:N", "mechanism:N", "epsilon:Q", alt.Tooltip("right:Q", format=".1%")],
         )

@@ -142,8 +142,8 @@ def connect(path: Path | None, *, read_only: bool = False) -> sqlite3.Connection
     """A connection to the file, or to a database in memory."""
     name = ":memory:" if path is None else str(path)
     if read_only and path is not None:
-        # A read-only folder allows no shared-memory file; without a pending log the file alone is the whole ledger.
-        alone = not path.with_name(path.name + "-wal").exists() and not os.access(path.parent, os.W_OK)
+        # Without a log beside it the file alone is the whole ledger, and can be read where nothing may be written.
+        alone = not path.with_name(path.name + "-wal").exists()
         name = f"file:{quote(str(path.resolve()))}?" + ("immutable=1" if alone else "mode=ro")
     return sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64, uri=read_only

@@ -93,7 +93,7 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """Open an existing ledger to look at it: nothing is written, not even beside it. The whole chain is verified."""
+        """Open an existing ledger to look at it, which writes nothing. The whole chain is verified."""
         if not path.is_file():
             raise LedgerError(f"there is no ledger at {path}; give the site's home folder, such as .suture/<site>")
         with opening(path, "?", read_only=True) as db:

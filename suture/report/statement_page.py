@@ -106,7 +106,7 @@ def _studies(accounts: Sequence[Mapping[str, Any]]) -> Section:
             delta(item["delta"]),
             ACCOUNTANTS.get(item["accountant"], str(item["accountant"])),
             f"{item['releases']:,}",
-            f"{moment(item['first']).split(',')[0]} – {moment(item['last']).split(',')[0]}" if item["first"] else NONE,
+            _days(item["first"], item["last"]),
         )
         for item in sorted(accounts, key=lambda item: -(finite(item["epsilon"]) or math.inf))[:MOST_ROWS]
     )
@@ -115,6 +115,13 @@ def _studies(accounts: Sequence[Mapping[str, Any]]) -> Section:
     remark += f" And {more:,} more accounts; the exported ledger lists all." if more else ""
     heads = ("Study / method", "ε spent", "ε budget", "δ", "Accountant", "Releases", "Dates")
     return Section("What each study spent", table=Grid(heads, rows, remark) if rows else None)
+
+
+def _days(first: Any, last: Any) -> str:
+    if first is None:
+        return NONE
+    begin, end = (moment(value).split(",")[0] for value in (first, last))
+    return begin if begin == end else f"{begin} – {end}"
 
 
 def _gate(found: Mapping[str, Any]) -> Section:
@@ -144,7 +151,8 @@ def _meaning(worst: Any, delta_: Any) -> Section:
         words = "Where ε is none there is no limit to what a release may reveal. Elsewhere, whoever sees the releases "
         words += "can change their odds that a certain patient took part by at most a factor of e to the power of ε."
     else:
-        factor = f" = {math.ceil(math.exp(value) * 10) / 10:,.1f}" if value < 12 else ""
+        factor = f" = {math.ceil(math.exp(value) * 10) / 10:,.1f}" if value < 5 else f" = {math.ceil(math.exp(value)):,}"
+        factor = factor if value < 16 else ""
         words += f"can multiply their odds that a certain patient's records were used by at most e^{epsilon(value)}{factor}, "
         words += (
             f"except with a probability of about {delta(delta_)}. Smaller is stronger; above 10 the promise is weak."

@@ -185,8 +185,9 @@ _HOW_JUDGED = (
     "and how far it is below is what the message really gives away."
 )
 _BATCHES = (
-    "A record leaves some units of the first layer inactive, and the pattern of zeros separates a batch. Records whose "
-    "patterns are contained in each other cannot be separated in this way; that is luck, not protection."
+    "The gradient of a few records spans the same space as the records do, so few numbers are left to find: by the units "
+    "that each record leaves inactive, or by a least-squares fit of the model's own backward pass. Where both fail it is "
+    "luck, not protection."
 )
 _HOW_ATTACKED = (
     "The adversary knows every other patient, trains shadow models with and without the carrier, fits a normal distribution "

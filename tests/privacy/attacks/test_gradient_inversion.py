@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from suture.errors import StudyError
+from suture.privacy.attacks.batch_fit import fitted_records
 from suture.privacy.attacks.gradient_inversion import best_guess, likelihoods, one_record, rms_error, several_records
 
 
@@ -84,3 +85,38 @@ def test_best_guess_without_information_is_the_mean():
 
 def test_rms_error():
     assert rms_error(np.zeros(4), np.array([2.0, 0, 0, 0])) == 1.0
+
+
+class TestFit:
+    """Batches whose activation patterns are alike: images, all of them bright."""
+
+    @staticmethod
+    def model(seed):
+        rng = np.random.default_rng(seed)
+        w, b, v = rng.normal(size=(50, 40)) / 7, rng.normal(size=40) * 0.1, rng.normal(size=40) / 6
+
+        def signals(x, y):
+            z = x @ w + b
+            p = 1 / (1 + np.exp(-(np.maximum(z, 0) @ v)))
+            return (p - y)[:, None] * v * (z > 0)
+
+        return signals
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_the_batch_is_found(self, count):
+        rng = np.random.default_rng(count)
+        people = 0.5 + 0.1 * rng.normal(size=(40, 50))
+        signals = self.model(5)
+        x, y = people[:count], np.arange(count) % 2
+        d = signals(x, y)
+        found, misfit = fitted_records(x.T @ d, d.sum(0), signals, people[count:], rng, tolerance=1e-9)
+        assert misfit < 1e-6
+        for record in x:
+            assert np.abs(found - record).max(axis=1).min() < 1e-5
+
+    def test_more_than_asked_for_is_refused(self):
+        rng = np.random.default_rng(0)
+        people = rng.random((30, 50))
+        d = self.model(5)(people[:6], np.zeros(6, int))
+        with pytest.raises(StudyError, match="1 to 4 records, found one of rank 6"):
+            fitted_records(people[:6].T @ d, d.sum(0), self.model(5), people, rng, tolerance=1e-9)

@@ -7,7 +7,7 @@ patients (or real ones where the study has no promise to keep, or asks for it) a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +88,8 @@ class Outcome:
     stopped: str | None
     seconds: float
     label: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the method has to say about its model, such as FedCluster's groups."""
 
 
 def summarise(
@@ -155,6 +157,7 @@ def _method(
         "rounds_planned": study.method.rounds,
         "rounds_done": min(run.rounds for run in runs),
         "stopped": stops[0] if stops else None,
+        "facts": last.facts,
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
 

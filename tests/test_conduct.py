@@ -135,6 +135,13 @@ def test_every_method_runs_under_privacy(tiny, name):
     assert set(result.privacy["sites"]) == set(result.metrics["sites"])
 
 
+def test_fedcluster_says_how_the_sites_were_grouped(tiny):
+    result = run(tiny.replace(method={"name": "fedcluster", "warmup": 2}))
+    groups = result.data["methods"]["fedcluster"]["facts"]["groups"]
+    assert set(groups) == set(result.metrics["sites"])
+    assert set(groups.values()) == {0, 1}
+
+
 def test_partial_participation_is_planned_for(tiny):
     result = run(tiny.replace(method={"participation": 0.4, "rounds": 10}))
     assert result.privacy["epsilon"] <= 8.0

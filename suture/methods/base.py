@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import dp_accounting
 import numpy as np
@@ -71,6 +71,14 @@ class Method(Protocol):
 
     def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
         """Risk for encoded rows, as this site would compute it."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A method with more to say about its model than metrics, such as FedCluster's groups."""
+
+    def facts(self, state: State) -> dict[str, object]:
+        """Plain values for the result."""
 
 
 def private_local(local: Local, noise: float | None) -> Local:

@@ -92,6 +92,10 @@ class FedCluster:
         """The risk by the model of the site's cluster; a site unknown to the study gets cluster 0."""
         return self.network.predict(np.ascontiguousarray(state["params"][_group(state, site)]), x)
 
+    def facts(self, state: State) -> dict[str, object]:
+        """Which sites were grouped together, for the result."""
+        return {"groups": dict(zip(state["sites"].tolist(), state["group"].tolist(), strict=True))}
+
 
 def group_by_direction(direction: NDArray[np.float32], clusters: int) -> NDArray[np.int64]:
     """Cluster numbers from the cosine similarity of released directions; the largest cluster is number 0.

@@ -20,12 +20,12 @@ from suture.errors import BudgetExhausted, StudyError, SutureError
 from suture.evaluation.calibration import reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import binary, light, roc_curve
-from suture.federation import Training, global_and_sites, start, train
-from suture.methods.base import Method
+from suture.federation import Training, first_rounds, global_and_sites, start, train
+from suture.methods.base import Method, Telling
 from suture.models.dense import Dense
 from suture.privacy.planner import SitePlan
 from suture.result import Result
-from suture.runfolder import RunFolder
+from suture.runfolder import RunFolder, before_key
 from suture.site.hospital import Member
 from suture.study import Study
 from suture.summary import Outcome, summarise
@@ -208,6 +208,11 @@ class _Job:
         self.key = f"{name}-{seed}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
+        # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
+        firsts = first_rounds(
+            list(self.plans or here.sizes), study.method.rounds, study.method.participation, study.seed
+        )
+        self._kept_rounds = {first - 1 for first in firsts.values() if first > 1}
 
     def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
         """Train, or take up where the checkpoint left off, and measure. None: no budget was left for this seed."""
@@ -292,6 +297,8 @@ class _Job:
                 overall.get("auc"),
             )
             self.progress(step)
+        if self.folder and training.round in self._kept_rounds:
+            self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
         now = time.monotonic()
         if self.folder and now - self._saved > CHECKPOINT_SECONDS:
             self.folder.save(self.key, training, _own(trainers), None)
@@ -332,6 +339,7 @@ class _Job:
             stopped=training.stopped,
             seconds=seconds,
             label=self.method.label,
+            facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
         )
 
 

@@ -67,6 +67,21 @@ def rounds_of(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> 
     return counts
 
 
+def first_rounds(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
+    """The first round of each site that takes part at all: before it, no patient of the site can be in the model.
+
+    >>> first_rounds(["a", "b", "c", "d"], 9, 0.5, 42)
+    {'c': 1, 'd': 1, 'b': 2, 'a': 2}
+    """
+    found: dict[str, int] = {}
+    for round_ in range(1, rounds + 1):
+        for site in participants(sites, round_, fraction, seed):
+            found.setdefault(site, round_)
+        if len(found) == len(sites):
+            break
+    return found
+
+
 def start(method: Method, sites: Sequence[str], seed: int) -> Training:
     """Before the first round: public starting weights, the same for every method with the same seed."""
     return Training(method.init(sites, np.random.default_rng([seed, 1])))

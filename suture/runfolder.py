@@ -4,6 +4,7 @@
 RUN/study.toml        the study as it ran             RUN/result.json   everything measured, and the privacy statement
 RUN/run.json          where the study's files are     RUN/report.html   the page for people
 RUN/checkpoints/      one file a method and seed      RUN/model.npz     the primary method's model
+                      (and those before a site's first round, where that is not the first)
 RUN/ledgers/          only for generated patients; real sites keep theirs at home
 ```
 """
@@ -43,6 +44,15 @@ def write_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise RunError(f"{path} cannot be written: {error}") from None
+
+
+def before_key(key: str, round_: int) -> str:
+    """The name of a checkpoint that is kept for good.
+
+    >>> before_key("fedadam-42", 3)
+    'fedadam-42-round-3'
+    """
+    return f"{key}-round-{round_}"
 
 
 class RunFolder:

@@ -91,14 +91,15 @@ class Accounts:
 
     def accepts(self, study: str, form: NormalForm) -> bool:
         """Whether this event still fits the study's promise and the site's lifetime budget."""
-        return not any(self._too_much(study, form))
+        return not any(self.too_much(study, form))
 
     def refuse_if_too_much(self, study: str, round: int, form: NormalForm) -> None:
         """`BudgetExhausted` says which budget, what is spent of it, and what this release would make it."""
-        for why in self._too_much(study, form):
+        for why in self.too_much(study, form):
             raise BudgetExhausted(f"site {self.site!r}, study {study!r}, round {round}: {why}; nothing was released")
 
-    def _too_much(self, study: str, form: NormalForm) -> Iterator[str]:
+    def too_much(self, study: str, form: NormalForm) -> Iterator[str]:
+        """Every budget that this event would exceed, in words."""
         state = self.of(study)
         limits = [(state.budget, state.spent, f"in {state.charges} charges", "")]
         if self.lifetime is not None:

@@ -68,7 +68,7 @@ def render(found: Mapping[str, Any], *, written: str) -> str:
     warnings = [
         f"No differential privacy for {', '.join(open_)}: nothing limits what those releases reveal about a patient."
     ]
-    context = {
+    context: dict[str, Any] = {
         "title": f"Privacy statement: {found['site']}",
         "period": f"{moment(found['first'])} to {moment(found['last'])}" if found["first"] else "no entries yet",
         "headline": _headline(found),
@@ -151,10 +151,66 @@ def _meaning(worst: Any, delta_: Any) -> Section:
         words = "Where ε is none there is no limit to what a release may reveal. Elsewhere, whoever sees the releases "
         words += "can change their odds that a certain patient took part by at most a factor of e to the power of ε."
     else:
-        factor = f" = {math.ceil(math.exp(value) * 10) / 10:,.1f}" if value < 5 else f" = {math.ceil(math.exp(value)):,}"
+        factor = (
+            f" = {math.ceil(math.exp(value) * 10) / 10:,.1f}" if value < 5 else f" = {math.ceil(math.exp(value)):,}"
+        )
         factor = factor if value < 16 else ""
         words += f"can multiply their odds that a certain patient's records were used by at most e^{epsilon(value)}{factor}, "
         words += (
             f"except with a probability of about {delta(delta_)}. Smaller is stronger; above 10 the promise is weak."
         )
     return Section("What this means", (words,), lists=(("Not covered", NOT_COVERED),))
+
+
+def render_certificate(found: Mapping[str, Any]) -> str:
+    """The certificate of erasure as a page.
+
+    >>> page = render_certificate({"site": "boston", "written": "2026-11-15T20:30:00Z", "erased": "2026-11-15T20:30:00Z",
+    ...     "tombstone": "00ff", "entry": 3, "hash": "ab", "studies": [], "statement": ["Gone."], "retraining": None,
+    ...     "total": {"epsilon": 0.0, "delta": 1e-5, "accountant": "pld"}})
+    >>> "Certificate of erasure" in page, "00ff" in page
+    (True, True)
+    """
+    found = tidy(found)
+    total = found["total"]
+    rows = tuple(
+        (
+            str(item["account"]),
+            str(item["rounds"] or NONE) if item["part"].startswith("may") else "none (held out)",
+            f"{item['releases']:,}",
+            epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
+            delta(item["delta"]),
+            _days(item["first"], item["last"]),
+        )
+        for item in found["studies"]
+    )
+    heads = ("Study / method", "Rounds they may have been drawn in", "Releases", "ε", "δ", "Dates")
+    remark = "Who was drawn in a round is part of the secret noise, and is not recorded. ε is rounded up."
+    bound = f"({epsilon(total['epsilon'])}, {delta(total['delta'])})" if finite(total["epsilon"]) is not None else None
+    context: dict[str, Any] = {
+        "title": f"Certificate of erasure: {found['site']}",
+        "period": f"Erased {moment(found['erased'])}",
+        "headline": "From this moment the patient's records are used by no study at this site.",
+        "warnings": [] if bound else ["Some releases carry no privacy guarantee; for them there is no bound."],
+        "figures_line": [
+            (epsilon(total["epsilon"]), f"ε of everything they may be in, at δ {delta(total['delta'])}"),
+            (
+                f"{sum(item['part'].startswith('may') for item in found['studies']):,}",
+                "studies and methods they may be in",
+            ),
+        ],
+        "sections": [
+            Section("What was released before", table=Grid(heads, rows, remark) if rows else None),
+            Section("What this means", tuple(found["statement"])),
+        ],
+        "footer": [
+            ("Written", moment(found["written"])),
+            ("Reference", f"{found['tombstone']} (a keyed hash; without the site's secret it stands for nobody)"),
+            ("Ledger", f"entry {found['entry']:,}, hash {found['hash']}"),
+        ],
+    }
+    retraining = found.get("retraining")
+    if retraining:
+        words = (f"The study was trained again without the patient. {retraining['words']}",)
+        context["sections"].insert(1, Section("Training anew", words))
+    return fill("statement.html", context, {}, {}, str(found["site"]))

@@ -16,7 +16,10 @@ from suture.errors import LedgerError
 from suture.privacy.ledger import Entry, Ledger
 from suture.privacy.mechanisms import derive
 from suture.site.passage import NOBODY, Keys
-from suture.site.split import hashed
+from suture.site.preprocess import sql_text, texts
+from suture.site.records import Source, SourceSpec, open_table, quoted
+from suture.site.schema import Schema
+from suture.site.split import hashed, held_out
 
 ERASED = "erased"
 EVERY_STUDY = "*"
@@ -64,6 +67,26 @@ def erased_keys(ledger: Ledger, secret: bytes) -> Keys:
         )
     content = b"".join(bytes.fromhex(note["tombstone"]) for note in notes)
     return np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def rows_of(source: Source, schema: Schema, patient: str, *, site: str) -> int:
+    """How many rows of a table are this patient's: read at the site, for the patient's own certificate."""
+    if schema.patient is None:
+        return 0
+    if not isinstance(source, SourceSpec):
+        return sum(text == patient.strip() for text in texts(np.asanyarray(source[schema.patient])))
+    with open_table(source, [schema.patient], site=site) as opened:
+        mine = f"{sql_text(opened, source, schema.patient)} = {quoted(patient.strip())}"
+        return int(opened.select({"rows": f"count(*) FILTER (WHERE {mine})"})["rows"][0])
+
+
+def is_held_out(patient: str, holdout: float, split_key: str) -> bool:
+    """Whether the split keeps this patient for testing, so that no model was trained on them.
+
+    >>> is_held_out("p1", 1.0, "42"), is_held_out("p1", 0.0, "42")
+    (True, False)
+    """
+    return bool(held_out(hashed([patient.strip()], split_key), holdout)[0])
 
 
 def _name(secret: bytes) -> str:

@@ -1,0 +1,254 @@
+"""A patient's right to be erased: tombstone at the site, certificate, and training anew without them.
+
+What was released cannot be called back. The certificate therefore says two things: from now on the patient's rows pass
+the wall of this site no more, and what was released before is bounded, because every release was differentially private
+for the patient with all of their rows. Who was drawn in a round is a secret of the noise, so the certificate lists the
+rounds in which the patient *may* have been drawn.
+
+Training anew removes the patient from the model itself. Releases are deterministic functions of what they are computed
+from (docs/design.md), so the new run is exactly the run that would have been, had the patient never been in the table.
+It is a new release about everybody else, at every site, and is charged as such; where the budget does not pay for all
+of it, it is refused before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from suture import conduct, world
+from suture.errors import BudgetExhausted, DataError, RunError, StudyError
+from suture.federation import first_rounds, participants
+from suture.methods import METHODS
+from suture.privacy.accounts import Account, Accounts
+from suture.privacy.books import overview
+from suture.privacy.budget import Budget
+from suture.privacy.events import NormalForm, add, compose, normal_form
+from suture.privacy.ledger import Ledger
+from suture.result import Result
+from suture.runfolder import RunFolder, before_key
+from suture.site.erasure import erase_at_site, is_held_out, rows_of
+from suture.study import Study
+from suture.world import POOLED, Place
+
+How = Literal["checkpoint", "scratch"]
+MAY = "may have been drawn in"
+NEVER = "held out for testing: no model was trained on them"
+MEANING = (
+    "Whoever sees everything listed here, whatever else they know, can multiply their odds that this patient's records "
+    "were used by at most e to the power of epsilon, except with a probability of about delta. That bound was fixed "
+    "before the records were read, and it stays true after erasure."
+)
+
+
+def erase(place: Place, patient: str, *, study: Study | None = None, out: Path | None = None) -> dict[str, Any]:
+    """Write the tombstone and the certificate (JSON and a page); returns the certificate.
+
+    ``study`` tells which of its patients are held out, so that they are not said to have been trained on.
+    """
+    if place.home is None or not (place.home / world.LEDGER).exists():
+        raise StudyError(
+            f"site {place.name!r} has no ledger at {place.home}; nothing was ever released here. Give the site's home"
+        )
+    if not patient.strip():
+        raise StudyError("expected a patient's identifier, found an empty one")
+    with closing(Ledger.open(place.home / world.LEDGER, place.name)) as ledger:
+        entry, new = erase_at_site(ledger, world._secret(place.home), patient)
+        rows = None
+        if study is not None and study.table is not None:
+            tables = [place.source, *([place.test] if place.test is not None else [])]
+            rows = sum(rows_of(table, study.table, patient, site=place.name) for table in tables)
+        found = _certificate(ledger, patient, place, study)
+    mark = json.loads(entry.event)["tombstone"]
+    certificate = {
+        "certificate": "erasure",
+        "site": place.name,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tombstone": mark,
+        "erased": entry.time,
+        "entry": entry.seq,
+        "hash": entry.hash,
+        "new": new,
+        "rows_still_in_the_table": rows,
+        **found,
+        "retraining": None,
+        "statement": _words(rows),
+    }
+    stem = (out or place.home / "erasures") / f"erasure-{mark[:12]}"
+    return _write(certificate, stem)
+
+
+def _certificate(ledger: Ledger, patient: str, place: Place, study: Study | None) -> dict[str, Any]:
+    """The accounts that the patient may be in, and what all of those cost together."""
+    listed: list[dict[str, Any]] = []
+    total: NormalForm = ()
+    accounts = ledger.accounts()
+    for item in overview(ledger)["accounts"]:
+        spared = study is not None and _spared(item["account"], patient, place, study)
+        keys = ("account", "study", "rounds", "releases", "kinds", "first", "last", "delta", "accountant")
+        listed.append(
+            {
+                **{key: item[key] for key in keys},
+                "epsilon": 0.0 if spared else item["epsilon"],
+                "part": NEVER if spared else MAY,
+            }
+        )
+        total = total if spared else add(total, accounts[item["account"]].spent)
+    chosen = ledger.lifetime or Budget(1.0, max((item["delta"] for item in listed), default=1e-5), "pld")
+    spent = Account(chosen, total).epsilon
+    finite = spent if spent < float("inf") else None
+    return {"studies": listed, "total": {"epsilon": finite, "delta": chosen.delta, "accountant": chosen.accountant}}
+
+
+def _spared(account: str, patient: str, place: Place, study: Study) -> bool:
+    """Whether a training never used the patient: only the split of the study at hand can say so."""
+    trainings = {f"{study.name}/{method}{suffix}" for method in METHODS for suffix in ("", world.WITHOUT_PRIVACY)}
+    if account not in trainings or place.test is not None:
+        return False
+    return is_held_out(patient, study.evaluation.holdout, str(study.seed))
+
+
+def _words(rows: int | None) -> list[str]:
+    still = {
+        None: "Whether the patient's rows are still in the site's tables was not looked at.",
+        0: "The patient's rows are no longer in the study's table.",
+    }.get(
+        rows, "The patient's rows are still in the study's table; deleting them there is for whoever keeps that table."
+    )
+    return [
+        "The patient is excluded from every later run at this site, whichever study asks: a keyed hash of their identifier "
+        "is in the site's ledger, and rows that match it do not pass the wall.",
+        still,
+        MEANING,
+        "Exact metrics that a study published without noise are not covered by the bound.",
+    ]
+
+
+def add_retraining(certificate: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
+    """The certificate, written again with what was trained anew."""
+    stem = Path(certificate["files"][0]).with_suffix("")
+    plain = {key: value for key, value in certificate.items() if key != "files"}
+    return _write({**plain, "retraining": done}, stem)
+
+
+def _write(certificate: dict[str, Any], stem: Path) -> dict[str, Any]:
+    from suture.report.shell import put
+    from suture.report.statement_page import render_certificate
+
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        put(json.dumps(certificate, indent=1, allow_nan=False) + "\n", stem.with_suffix(".json"))
+        put(render_certificate(certificate), stem.with_suffix(".html"))
+    except OSError as error:
+        raise RunError(f"the certificate cannot be written: {error}; the tombstone stands") from None
+    return {**certificate, "files": [str(stem.with_suffix(f".{kind}")) for kind in ("json", "html")]}
+
+
+# --- training anew ----------------------------------------------------------------------------------------------------
+
+
+def retrain(
+    study: Study,
+    place: Place,
+    how: How,
+    *,
+    base: Path,
+    out: Path,
+    run: Path | None = None,
+    file: Path | None = None,
+    **options: Any,
+) -> tuple[Result, dict[str, Any]]:
+    """Train without the erased patient: from the last checkpoint before their site's first round, or from scratch.
+
+    Either way the result is exactly what the study would have given without the patient. From the checkpoint, the
+    rounds before are taken over from the run folder ``run``; where it has none (most often because the site took part
+    from the first round on, so that the checkpoint is the start) training starts at the start.
+    """
+    schedule = (study.method.rounds, study.method.participation, study.seed)
+    firsts = first_rounds([site.name for site in study.sites], *schedule)
+    before = 0 if "pooled" in study.methods else firsts.get(place.name, study.method.rounds + 1) - 1
+    skipped = before if how == "checkpoint" else 0
+    _refuse_if_too_dear(study, base, skipped)
+    folder, taken = None, False
+    if skipped and run is not None:
+        folder = RunFolder.create(out, study, base, file)
+        taken = _take_over(run, folder.path, study, skipped)
+    result = (
+        conduct.resume(folder.path, **options)
+        if folder is not None
+        else conduct.run(study, out=out, base=base, file=file, **options)
+    )
+    words = f"The site's first round was {before + 1}; " + (
+        f"the checkpoint after round {before} was taken over."
+        if taken
+        else "training started at the start."
+        if not before
+        else f"rounds 1 to {before} were computed again from releases that were paid for already, at no charge."
+    )
+    return result, {"how": how, "from_round": skipped if taken else 0, "out": str(out), "words": words}
+
+
+def _take_over(run: Path, folder: Path, study: Study, round_: int) -> bool:
+    found = False
+    for method in study.methods:
+        for seed in range(study.seed, study.seed + study.evaluation.seeds):
+            old = run / "checkpoints" / f"{before_key(f'{method}-{seed}', round_)}.npz"
+            if old.exists():
+                shutil.copyfile(old, folder / "checkpoints" / f"{method}-{seed}.npz")
+                found = True
+    return found
+
+
+def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
+    """Every site must be able to pay for every round that is new, or nothing is begun."""
+    here = world.survey(study, base, study.seed)
+    sites = list(here.sizes)
+    for place in here.places:
+        with closing(world.open_ledger(place, None)) as ledger:
+            accounts, lifetime = ledger.accounts(), ledger.lifetime
+        books = Accounts(
+            place.name, "", studies=dict(accounts), total=_total(accounts), lifetime=lifetime or place.lifetime
+        )
+        for method in study.methods:
+            plans = world.plan(study, here, pooled=method == "pooled")
+            planned = plans.get(POOLED) or plans.get(place.name)
+            if planned is None:
+                continue
+            rounds = sum(
+                method == "pooled" or place.name in participants(sites, r, study.method.participation, study.seed)
+                for r in range(skipped + 1, study.method.rounds + 1)
+            )
+            name = world.account(study, here, method)
+            books.studies.setdefault(name, Account(world.budget(study, planned)))
+            form = normal_form(compose([(planned.event, rounds * study.evaluation.seeds)]))
+            for why in books.too_much(name, form):
+                raise BudgetExhausted(
+                    f"training without the patient was not begun: at site {place.name!r}, account {name!r}, {why}. To the "
+                    "ledger it is a new release about all the other patients; it needs a newly approved budget, under a "
+                    "new study name: --as NAME (the patient is erased all the same)"
+                )
+            books.total = add(books.total, form)
+
+
+def _total(accounts: dict[str, Account]) -> NormalForm:
+    total: NormalForm = ()
+    for account in accounts.values():
+        total = add(total, account.spent)
+    return total
+
+
+def place_for(home: Path, site: str | None) -> Place:
+    """A site known by its home alone: enough for a tombstone and a certificate."""
+    path = home / world.LEDGER
+    with closing(Ledger.read(path)) as ledger:
+        name = ledger.site
+    if site is not None and site != name:
+        raise DataError(f"{home} is the home of site {name!r}, found --site {site!r}")
+    return Place(name, "", {}, None, home)
+
+
+__all__ = ["add_retraining", "erase", "place_for", "retrain"]

@@ -121,15 +121,21 @@ def _sparse_combinations(columns: Floats, count: int, rng: np.random.Generator, 
     found.sort(key=lambda pair: -pair[0])
     chosen: list[Floats] = []
     for _, null in found:
-        candidate = np.array([*chosen, null])
-        if np.linalg.svd(candidate, compute_uv=False)[-1] > 1e-3:
-            chosen.append(_polished(reduced, null, zero))
+        # Independent both before and after: polishing may turn one combination into another that is already there.
+        if _independent([*chosen, null]):
+            better = _polished(reduced, null, zero)
+            if _independent([*chosen, better]):
+                chosen.append(better)
         if len(chosen) == count:
             return np.array(chosen)
     raise StudyError(
         f"separated {len(chosen)} of {count} records: every other leaves too few units inactive. Units that are never "
         "inactive (tanh) hide the records of a batch from this attack, not from others"
     )
+
+
+def _independent(rows: list[Floats]) -> bool:
+    return bool(np.linalg.svd(np.array(rows), compute_uv=False)[-1] > 1e-3)
 
 
 def _polished(columns: Floats, null: Floats, zero: float) -> Floats:

@@ -21,6 +21,8 @@ from suture import __version__
 from suture.commands import attack as _attack
 from suture.commands import audit as _audit
 from suture.commands import charter as _charter
+from suture.commands import deid as _deid
+from suture.commands import erase as _erase
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
@@ -45,6 +47,7 @@ app.add_typer(_charter.app)
 app.add_typer(_ledger.app)
 app.add_typer(_attack.app)
 app.add_typer(_release.app)
+app.add_typer(_deid.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Threads = Annotated[
@@ -204,6 +207,7 @@ def init(
 
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
+app.command(epilog=_erase.EXAMPLE)(_erase.erase)
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -66,7 +66,9 @@ def histogram_chart(found: Mapping[str, Any]) -> Any:
     ]
     order = [row["bin"] for row in rows]
     base = alt.Chart(table(rows)).encode(
-        x=alt.X("bin:N", sort=order, title=found["column"], axis=alt.Axis(labelAngle=-40 if max(map(len, order)) > 6 else 0))
+        x=alt.X(
+            "bin:N", sort=order, title=found["column"], axis=alt.Axis(labelAngle=-40 if max(map(len, order)) > 6 else 0)
+        )
     )
     bars = base.mark_bar(color=PALETTE[0], opacity=0.75).encode(
         y=alt.Y("count:Q", title="Patients, noisy", axis=alt.Axis(tickCount=6)),

@@ -41,7 +41,7 @@ from suture.privacy.mechanisms import derive, secure_key
 from suture.privacy.streams import repeated_noise
 from suture.privacy.unit import Patients, concatenate
 from suture.protection.envelope import seal, unseal
-from suture.site.cohort import Loaded, SiteData, load
+from suture.site.cohort import Loaded, SiteData
 from suture.site.hospital import Hospital, Member
 from suture.study import Study
 
@@ -196,13 +196,7 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
         raise StudyError(f"unknown site {site!r}; expected one of {', '.join(names)}")
     chosen = world.POOLED if method.pooled else site or min(names, key=lambda name: here.sizes[name])
     wanted = [place for place in here.places if method.pooled or place.name == chosen]
-    parts = [
-        load(
-            place.source, here.schema, here.outcome, site=place.name, split_key=str(study.seed), test_source=place.test,
-            holdout=0.0 if place.test is not None else study.evaluation.holdout,
-        ).train
-        for place in wanted
-    ]  # fmt: skip
+    parts = [world.load_site(study, here, place).train for place in wanted]
     state = method.init(names, np.random.default_rng([study.seed, 1]))
     ledger = Ledger.open(None, chosen)
     ledger.open_study(ACCOUNT, Budget(float("inf"), study.privacy.delta, study.privacy.accountant))

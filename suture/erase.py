@@ -24,7 +24,7 @@ from suture import conduct, world
 from suture.errors import BudgetExhausted, DataError, RunError, StudyError
 from suture.federation import first_rounds, participants
 from suture.methods import METHODS
-from suture.privacy.accounts import Account, Accounts
+from suture.privacy.accounts import Account
 from suture.privacy.books import overview
 from suture.privacy.budget import Budget
 from suture.privacy.events import NormalForm, add, compose, normal_form
@@ -86,7 +86,7 @@ def _certificate(ledger: Ledger, patient: str, place: Place, study: Study | None
     """The accounts that the patient may be in, and what all of those cost together."""
     listed: list[dict[str, Any]] = []
     total: NormalForm = ()
-    accounts = ledger.accounts()
+    accounts = ledger.books().studies
     for item in overview(ledger)["accounts"]:
         spared = study is not None and _spared(item["account"], patient, place, study)
         keys = ("account", "study", "rounds", "releases", "kinds", "first", "last", "delta", "accountant")
@@ -115,7 +115,7 @@ def _spared(account: str, patient: str, place: Place, study: Study) -> bool:
 def _words(rows: int | None) -> list[str]:
     still = {
         None: "Whether the patient's rows are still in the site's tables was not looked at.",
-        0: "The patient's rows are no longer in the study's table.",
+        0: "No row of this patient is in the study's table now.",
     }.get(
         rows, "The patient's rows are still in the study's table; deleting them there is for whoever keeps that table."
     )
@@ -209,10 +209,8 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
     sites = list(here.sizes)
     for place in here.places:
         with closing(world.open_ledger(place, None)) as ledger:
-            accounts, lifetime = ledger.accounts(), ledger.lifetime
-        books = Accounts(
-            place.name, "", studies=dict(accounts), total=_total(accounts), lifetime=lifetime or place.lifetime
-        )
+            books = ledger.books()
+        books.lifetime = books.lifetime or place.lifetime
         for method in study.methods:
             plans = world.plan(study, here, pooled=method == "pooled")
             planned = plans.get(POOLED) or plans.get(place.name)
@@ -232,13 +230,7 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
                     "new study name: --as NAME (the patient is erased all the same)"
                 )
             books.total = add(books.total, form)
-
-
-def _total(accounts: dict[str, Account]) -> NormalForm:
-    total: NormalForm = ()
-    for account in accounts.values():
-        total = add(total, account.spent)
-    return total
+            books.studies[name].spent = add(books.studies[name].spent, form)
 
 
 def place_for(home: Path, site: str | None) -> Place:

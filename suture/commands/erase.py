@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import Json, print_json
+from suture.commands import Json, print_json, say
 from suture.errors import StudyError
 
 EXAMPLE = "Example: suture erase --site boston --patient 12345 --study study.toml"
@@ -63,6 +63,8 @@ def erase(
     typer.echo(
         f"erased at site {site!r}, entry {found['entry']} of its ledger" + ("" if found["new"] else " (earlier)")
     )
+    if found["rows_still_in_the_table"] == 0:
+        say("no row of this patient is in the study's table; check the identifier")
     for name_ in found["files"]:
         typer.echo(name_)
     if found.get("retraining"):

@@ -1,8 +1,9 @@
 """What a ledger's rows add up to: each study's promise and spending, the site's lifetime budget, and what still fits.
 
 Every charge counts twice: in its own account, against the study's promise, and in the total over all accounts of the
-site, against the lifetime budget where the site has set one. The total is one heterogeneous composition (DP-SGD rounds,
-votes, moments, histograms, of every study), never a sum of epsilons.
+site, against the lifetime budget where the site has set one; and where a charter was admitted for the study, all of
+the study's accounts (methods, released rates) together against the charter. Each total is one heterogeneous composition
+(DP-SGD rounds, votes, moments, histograms), never a sum of epsilons.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError
 from suture.privacy.accountant import epsilon_of
 from suture.privacy.budget import Budget, fits
-from suture.privacy.chain import ALL_STUDIES, Entry
+from suture.privacy.chain import ADMITTED, ALL_STUDIES, Entry
 from suture.privacy.events import NON_PRIVATE, NormalForm, add, event_from_json, normal_form
 
 
@@ -56,6 +57,8 @@ class Accounts:
     studies: dict[str, Account] = field(default_factory=dict)
     total: NormalForm = ()
     lifetime: Budget | None = None
+    charters: dict[str, Budget] = field(default_factory=dict)
+    """What the latest admitted charter of a study allows for all of the study's accounts together."""
 
     def of(self, study: str) -> Account:
         """The account of a study."""
@@ -69,7 +72,9 @@ class Accounts:
     def take_in(self, entry: Entry, form: NormalForm | None = None) -> None:
         """Add one verified row; KeyError, ValueError, TypeError or PrivacyError for one that means nothing."""
         if entry.is_note:
-            json.loads(entry.event)
+            facts = json.loads(entry.event)
+            if entry.what == ADMITTED:
+                self.charters[entry.study] = Budget(facts["epsilon"], facts["delta"], "pld")
         elif entry.is_promise:
             budget = Budget.from_text(entry.event)
             if entry.study == ALL_STUDIES:
@@ -102,6 +107,14 @@ class Accounts:
         """Every budget that this event would exceed, in words."""
         state = self.of(study)
         limits = [(state.budget, state.spent, f"in {state.charges} charges", "")]
+        charter = self.charters.get(study.split("/")[0])
+        if charter is not None:
+            mine = [account for name, account in self.studies.items() if name.split("/")[0] == study.split("/")[0]]
+            together: NormalForm = ()
+            for account in mine:
+                together = add(together, account.spent)
+            counted = f"in {sum(account.charges for account in mine)} charges of {len(mine)} accounts"
+            limits.append((charter, together, counted, "the charter's "))
         if self.lifetime is not None:
             charges = sum(account.charges for account in self.studies.values())
             counted = f"in {charges} charges of {len(self.studies)} accounts"

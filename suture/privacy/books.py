@@ -30,7 +30,7 @@ def releases(ledger: Ledger) -> list[dict[str, Any]]:
     >>> [(row["kind"], row["event"], row["epsilon"]) for row in releases(ledger)]
     [('promise', 'epsilon 6 at delta 1e-05 by pld', None), ('release', 'Gaussian, noise 5', 0.7256)]
     """
-    accounts, spent = ledger.accounts(), dict[str, NormalForm]()
+    accounts, spent = ledger.books().studies, dict[str, NormalForm]()
     rows = []
     for entry in ledger.rows():
         row: dict[str, Any] = dict.fromkeys(FIELDS)
@@ -57,14 +57,12 @@ def overview(ledger: Ledger) -> dict[str, Any]:
     >>> overview(ledger)["accounts"], overview(ledger)["lifetime"]
     ([], None)
     """
-    rows, lifetime = ledger.rows(), ledger.lifetime
-    accounts = [_account(name, found, rows) for name, found in ledger.accounts().items()]
-    budgets = [found.budget for found in ledger.accounts().values()]
+    rows, books = ledger.rows(), ledger.books()
+    lifetime = books.lifetime
+    accounts = [_account(name, found, rows) for name, found in books.studies.items()]
+    budgets = [found.budget for found in books.studies.values()]
     # Without a lifetime budget the site's total is stated at the largest delta that any study was promised.
     chosen = lifetime or Budget(math.inf, max((b.delta for b in budgets), default=1e-5), "pld")
-    total: NormalForm = ()
-    for found in ledger.accounts().values():
-        total = add(total, found.spent)
     head = ledger.head()
     return {
         "site": ledger.site,
@@ -74,7 +72,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "last": rows[-1].time if rows else None,
         "releases": sum(row.is_charge for row in rows),
         "accounts": accounts,
-        "total": {"epsilon": _epsilon(total, chosen), "delta": chosen.delta, "accountant": chosen.accountant},
+        "total": {"epsilon": _epsilon(books.total, chosen), "delta": chosen.delta, "accountant": chosen.accountant},
         "lifetime": None if lifetime is None else lifetime.epsilon,
         "admitted": [_note(row) for row in rows if row.is_note and row.what == "admitted"],
         "refused": [_note(row) for row in rows if row.is_note and row.what == "refused"],

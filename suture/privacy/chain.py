@@ -26,6 +26,8 @@ from suture.errors import LedgerError
 _APPLICATION = 0x53555455  # "SUTU"
 PROMISE = "promise"
 NOTE = "note "
+ADMITTED = "admitted"
+"""A note of the gate: a signed charter allows a study so much epsilon here, whatever its accounts are called."""
 ALL_STUDIES = "*"
 """The account of the lifetime budget: it covers every other account of the site."""
 CLOCK_SLACK_SECONDS = 2.0

@@ -15,6 +15,7 @@ charge and release over-counts; nothing under-counts. The same release, known by
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sqlite3
@@ -28,7 +29,7 @@ from dp_accounting.dp_event import DpEvent
 
 from suture.errors import LedgerError, PrivacyError
 from suture.privacy.accountant import epsilon_of
-from suture.privacy.accounts import Account, Accounts
+from suture.privacy.accounts import Accounts
 from suture.privacy.budget import Budget
 from suture.privacy.chain import (
     ALL_STUDIES,
@@ -193,10 +194,10 @@ class Ledger:
         with self._reading():
             return self._books.lifetime
 
-    def accounts(self) -> dict[str, Account]:
-        """Every account by name, in the order they were opened. For reading only."""
+    def books(self) -> Accounts:
+        """A copy of what the rows add up to: every account, the total, the budgets."""
         with self._reading():
-            return dict(self._books.studies)
+            return copy.deepcopy(self._books)
 
     def entries(self, study: str | None = None) -> list[Entry]:
         """Charges in the order they were made, of one study or of all."""

@@ -13,6 +13,7 @@ from datetime import date
 from pathlib import Path
 
 from suture.errors import CharterError
+from suture.privacy.chain import ADMITTED
 from suture.privacy.charter import Charter, Objection, Request, objections, read_charter, trust
 from suture.privacy.keys import read_public
 from suture.privacy.ledger import Ledger
@@ -21,7 +22,7 @@ from suture.site.erasure import erased_keys, passage_key
 from suture.site.passage import Passage
 
 CHARTER, TRUST = "charter.toml", "trust.pub"
-REFUSED, ADMITTED, CONSENT = "refused", "admitted", "consent"
+REFUSED, CONSENT = "refused", "consent"
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Ad
             f"ledger):{reasons}"
         )
     if charter is not None:
-        facts = {"charter": charter.digest, "protocol": charter.protocol, "expires": str(charter.expires)}
-        ledger.note(request.study, ADMITTED, {**facts, "exact metrics": charter.exact_metrics})
+        terms = {"charter": charter.digest, "protocol": charter.protocol, "expires": str(charter.expires)}
+        limits = {"epsilon": charter.epsilon, "delta": charter.delta, "exact metrics": charter.exact_metrics}
+        ledger.note(request.study, ADMITTED, {**terms, **limits})
     passage = Passage(passage_key(secret), erased=erased_keys(ledger, secret))
     if papers.consent is not None:
         passage.consenting, passage.withdrawn = read_consent(

@@ -82,6 +82,21 @@ def test_a_lifetime_budget_adds_up_different_mechanisms_and_refuses_what_is_not_
         ledger.open_study("*", SIX)
 
 
+def test_a_charter_binds_all_accounts_of_its_study_whatever_they_are_called():
+    ledger = Ledger.open(None, "boston")
+    ledger.note("cardio", "admitted", {"charter": "0", "epsilon": 6.0, "delta": 1e-5})
+    for account in ("cardio/fedavg", "cardio/releases", "sepsis/fedavg"):
+        ledger.open_study(account, Budget(50.0, 1e-5, "pld"))
+    for i in range(20):
+        ledger.charge("cardio/fedavg", i, EVENT, mark(i))
+        ledger.charge("cardio/releases", i, EVENT, mark(i))
+    with pytest.raises(BudgetExhausted, match=r"the charter's epsilon 6 of 6 is spent in 40 charges of 2 accounts"):
+        ledger.charge("cardio/releases", 20, EVENT, b"more")
+    ledger.charge("sepsis/fedavg", 0, EVENT, b"another study")
+    ledger.note("cardio", "admitted", {"charter": "1", "epsilon": 7.0, "delta": 1e-5})  # the board approved more
+    ledger.charge("cardio/releases", 20, EVENT, b"more")
+
+
 def test_without_a_lifetime_budget_the_delta_must_be_said():
     ledger = filled(None, 3)
     with pytest.raises(LedgerError, match="no lifetime budget"):

@@ -58,3 +58,18 @@ def test_what_a_site_sends_keeps_its_claim(name):
     too_little = mechanism(name, NOISE / 4)[1]
     flagged = audit(too_little, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)
     assert flagged.broken, flagged.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_no_false_alarm_in_twenty_audits(name):
+    absent, present = worlds()
+    method, step = mechanism(name, NOISE)
+    claim = Claim.of(method.site_event(absent.patients, NOISE))
+    exact = mechanism(name, 1e-9)[1]
+    direction = {key: exact(present, bytes(32))[key] - exact(absent, bytes(32))[key] for key in step(absent, bytes(32))}
+    for seed in range(20):
+        found = audit(
+            step, absent, present, claim, trials=300, key=seeded_key(seed, "twenty", name), direction=direction
+        )
+        assert not found.broken, f"seed {seed}: {found.verdict}"

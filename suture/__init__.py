@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from suture.conduct import resume, run
     from suture.errors import (
         BudgetExhausted,
+        CharterError,
         DataError,
         LedgerError,
         MissingExtra,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BudgetExhausted",
+    "CharterError",
     "DataError",
     "Ledger",
     "LedgerError",

@@ -109,7 +109,7 @@ def _check(study: Study) -> None:
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
 
 
-def _local(study: Study) -> Local:
+def local_settings(study: Study) -> Local:
     spec = study.method
     clip = study.privacy.clip if study.privacy else None
     return Local(
@@ -203,7 +203,7 @@ class _Job:
         self.part, self.parts = part, parts
         width = len(here.features)
         network = Dense((width, *study.model.hidden, 1), study.model.activation)
-        self.method: Method = methods.build(name, study.method, network, _local(study))
+        self.method: Method = methods.build(name, study.method, network, local_settings(study))
         self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
         self.key = f"{name}-{seed}"
         self.account = world.account(study, here, name)

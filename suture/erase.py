@@ -57,7 +57,7 @@ def erase(place: Place, patient: str, *, study: Study | None = None, out: Path |
     if not patient.strip():
         raise StudyError("expected a patient's identifier, found an empty one")
     with closing(Ledger.open(place.home / world.LEDGER, place.name)) as ledger:
-        entry, new = erase_at_site(ledger, world._secret(place.home), patient)
+        entry, new = erase_at_site(ledger, world.site_secret(place.home), patient)
         rows = None
         if study is not None and study.table is not None:
             tables = [place.source, *([place.test] if place.test is not None else [])]

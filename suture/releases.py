@@ -37,7 +37,7 @@ from suture.site.release import (
 )
 from suture.site.schema import Schema
 from suture.study import Study
-from suture.world import Place, _secret, open_ledger, place_of, request, survey
+from suture.world import Place, open_ledger, place_of, request, site_secret, survey
 
 KINDS = ("rate", "histogram", "quantiles")
 
@@ -151,7 +151,7 @@ def _kept(ledger: Ledger, account: str, promise: Budget | None, *, asked: bool) 
 def _site(place: Place, seed: int) -> tuple[bytes, Ledger]:
     if place.home is None:  # generated patients: nothing to protect, and nothing to remember between runs
         return seeded_key(seed, "site", place.name), open_ledger(place, None)
-    return _secret(place.home), open_ledger(place, None)
+    return site_secret(place.home), open_ledger(place, None)
 
 
 def _estimate(kind: str, counts: Counts, noisy: Noisy, at: Sequence[float], read: Column, bins: int) -> dict[str, Any]:

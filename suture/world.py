@@ -158,7 +158,7 @@ def request(study: Study, schema: Schema, site: str) -> Request:
 
 def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
     with closing(open_ledger(place, None)) as ledger:
-        return admit(ledger, _secret(home), place.papers, request(study, schema, place.name))
+        return admit(ledger, site_secret(home), place.papers, request(study, schema, place.name))
 
 
 def _count(study: Study, schema: Schema, place: Place, admission: Admission | None) -> int:
@@ -223,7 +223,7 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
         folder = None
     for place in world.places:
         world.secrets[place.name] = (
-            seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
+            seeded_key(world.seed, "site", place.name) if place.home is None else site_secret(place.home)
         )
         world.ledgers[place.name] = open_ledger(place, folder)
         if place.lifetime is not None:
@@ -303,7 +303,7 @@ def _make(home: Path) -> None:
         raise LedgerError(f"the site's home {home} cannot be made: {error}") from None
 
 
-def _secret(home: Path) -> bytes:
+def site_secret(home: Path) -> bytes:
     """The site's secret: 32 bytes from the operating system, made once, readable by the site's user only."""
     path = home / "secret.key"
     _make(home)

@@ -23,7 +23,8 @@ _SAMPLING = "Poisson, by patient: each patient takes part in a step with probabi
 _OPERATING_SYSTEM = "site secret from the operating system"
 _SEEDED = "seeded: simulation on generated patients"
 _PUBLIC = [
-    "the number of training patients at each site",
+    "the number of training patients at each site (sampling rate and number of steps follow from it; it is held fixed when "
+    "tables with and without a patient are compared)",
     "the declared bounds, categories and units of the features (they scale values; nothing is fitted on rows)",
     "the schema: names and kinds of columns, the outcome, the groups",
     "the study's settings: model, method, rounds, batch, clip, noise multiplier, budget",

@@ -86,10 +86,10 @@ def count_training_patients(
     3
     """
     source = source_of(source)
-    read = _read(source, schema, None, Vocabulary({}), site, holdout, split_key, passage)
-    problems = _row_problems(read, schema)
+    read = read_columns(source, schema, None, Vocabulary({}), site, holdout, split_key, passage)
+    problems = row_problems(read, schema)
     if problems:
-        raise _refusal(source, site, problems)
+        raise refusal(source, site, problems)
     return len(distinct(read.keys[~held_out(read.keys, holdout)]))
 
 
@@ -163,7 +163,7 @@ def _wanted(schema: Schema, outcome: str | None) -> list[str]:
     return patient if outcome is None else [*patient, outcome, *schema.features, *schema.groups]
 
 
-def _read(
+def read_columns(
     source: Source,
     schema: Schema,
     outcome: str | None,
@@ -282,16 +282,16 @@ def _part(
     split_key: str,
     passage: Passage | None,
 ) -> _Part:
-    read = _read(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key, passage)
+    read = read_columns(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key, passage)
     order = _order(read)
     keys, y = read.keys[order], read.outcome[order].astype(np.int32)
     tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
     groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
     counts = Counts()
     x = encode(read.features, schema, order, counts)
-    problems = _row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
+    problems = row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
     if problems:
-        raise _refusal(source, site, problems)
+        raise refusal(source, site, problems)
     first = first_rows(keys)
     split = int(np.searchsorted(first, tested))
     return _Part(
@@ -318,10 +318,12 @@ def _order(read: _Read) -> NDArray[np.intp]:
     return np.lexsort((content, lo, hi))
 
 
-def _row_problems(read: _Read, schema: Schema) -> list[str]:
+def row_problems(read: _Read, schema: Schema) -> list[str]:
     problems = []
     if len(read.keys) == 0:
-        problems.append("the table has no rows that may be used; a site needs at least one patient, or leaves the study")
+        problems.append(
+            "the table has no rows that may be used; a site needs at least one patient, or leaves the study"
+        )
     if read.no_patient:
         problems.append(
             f"column {schema.patient!r}: {_rows(read.no_patient)} without a patient identifier; fill it in, or remove "
@@ -359,7 +361,7 @@ def _problems(
     return problems
 
 
-def _refusal(source: Source, site: str, problems: list[str]) -> DataError:
+def refusal(source: Source, site: str, problems: list[str]) -> DataError:
     place = f"site {site!r} ({source.describe() if isinstance(source, SourceSpec) else 'in memory'})"
     if len(problems) == 1:
         return DataError(f"{place}: {problems[0]}")

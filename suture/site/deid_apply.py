@@ -29,7 +29,7 @@ from suture.privacy.mechanisms import derive
 from suture.site.deidentify import Finding, execute, judge, profile, refuse_data_as_names
 from suture.site.identifiers import RESTRICTED_ZIP3
 from suture.site.linkage import linkage
-from suture.site.records import Opened, SourceSpec, _literal_path, _name, open_table, quoted, source_of
+from suture.site.records import Opened, SourceSpec, literal_path, open_table, quoted, quoted_name, source_of
 
 CODES = ("none", "random", "keyed")
 FLOOR = (
@@ -195,10 +195,10 @@ def _write(opened: Opened, written: dict[str, str], out: Path) -> int:
     """Write beside, then rename: never half a copy."""
     import duckdb
 
-    columns = ", ".join(f"{sql} AS {_name(name)}" for name, sql in written.items())
+    columns = ", ".join(f"{sql} AS {quoted_name(name)}" for name, sql in written.items())
     beside = out.with_name(f".{out.name}.{os.getpid()}")
     form = "FORMAT csv, HEADER" if out.suffix.lower() == ".csv" else "FORMAT parquet"
-    query = f"COPY (SELECT {columns} FROM {opened.relation}) TO {_literal_path(beside)} ({form})"
+    query = f"COPY (SELECT {columns} FROM {opened.relation}) TO {literal_path(beside)} ({form})"
     try:
         rows = opened.connection.execute(query).fetchone()
         with beside.open("rb") as file:

@@ -237,12 +237,12 @@ def quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _name(value: str) -> str:
+def quoted_name(value: str) -> str:
     """An SQL identifier."""
     return '"' + value.replace('"', '""') + '"'
 
 
-def _literal_path(path: Path) -> str:
+def literal_path(path: Path) -> str:
     """A path as SQL string in which * ? [ mean themselves (DuckDB reads patterns)."""
     return quoted(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
@@ -262,7 +262,7 @@ def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
         raise DataError(f"{place}: column {twice[0]!r} is there twice; rename one of them in the header")
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
     relation = (
-        f"read_csv({_literal_path(path)}, auto_detect = false, header = true, delim = {quoted(separator)}, "
+        f"read_csv({literal_path(path)}, auto_detect = false, header = true, delim = {quoted(separator)}, "
         f"quote = '\"', escape = '\"', encoding = '{spec.encoding}', columns = {{{columns}}})"
     )
     sql = {name: f"c{i}" for i, name in enumerate(names)}
@@ -286,13 +286,13 @@ def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
 
 def _describe(connection: duckdb.DuckDBPyConnection, relation: str) -> tuple[dict[str, str], dict[str, str]]:
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-    return {row[0]: _name(row[0]) for row in rows}, {row[0]: str(row[1]) for row in rows}
+    return {row[0]: quoted_name(row[0]) for row in rows}, {row[0]: str(row[1]) for row in rows}
 
 
 def _open_parquet(spec: SourceSpec, path: Path, place: str) -> Opened:
     import duckdb
 
-    connection, relation = _connect(), f"read_parquet({_literal_path(path)})"
+    connection, relation = _connect(), f"read_parquet({literal_path(path)})"
     try:
         return Opened(*_describe(connection, relation), relation, connection, place)
     except duckdb.Error as error:
@@ -317,7 +317,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
         raise DataError(
             f'{place}: which table? Set data = {{ path = "{spec.path}", table = "..." }}; tables found: {found}'
         )
-    relation = _name(str(table))
+    relation = quoted_name(str(table))
     return Opened(*_describe(connection, relation), relation, connection, place)
 
 
@@ -330,7 +330,7 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
         with driver.connect(spec.url) as server, server.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}) AS suture_rows LIMIT 0")
             check_columns([column[0] for column in cursor.description], wanted, place)
-            columns = ", ".join(_name(name) for name in dict.fromkeys(wanted)) or "1 AS nothing"
+            columns = ", ".join(quoted_name(name) for name in dict.fromkeys(wanted)) or "1 AS nothing"
             cursor.execute(f"SELECT {columns} FROM ({query}) AS suture_rows")
             connection = _connect()
             try:

@@ -33,7 +33,7 @@ from suture.privacy.discrete import discrete_gaussian, sigma_for
 from suture.privacy.ledger import Ledger
 from suture.privacy.mechanisms import derive, generator
 from suture.privacy.release import Release
-from suture.site.cohort import _read, _refusal, _row_problems
+from suture.site.cohort import read_columns, refusal, row_problems
 from suture.site.passage import Passage
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.records import Source, SourceSpec
@@ -92,16 +92,16 @@ def read_column(
         raise StudyError('a release protects patients: set schema.patient = "<column that identifies the patient>"')
     chosen = column if column in schema.features else next(iter(schema.features))
     narrow = schema.model_copy(update={"features": {chosen: schema.features[chosen]}, "groups": ()})
-    read = _read(source, narrow, outcome, outcome_vocabulary(2), site, 0.0, "releases", passage)
+    read = read_columns(source, narrow, outcome, outcome_vocabulary(2), site, 0.0, "releases", passage)
     feature: Feature = schema.features[column] if column in schema.features else Flag()
     raw = read.features[column] if column in schema.features else read.outcome
-    problems = _row_problems(read, narrow)
+    problems = row_problems(read, narrow)
     values = raw.astype(np.float64)
     wrong = int(np.count_nonzero(np.isinf(values) if isinstance(feature, Number) else raw == UNKNOWN))
     if wrong:
         problems.append(f"column {column!r}: {wrong:,} rows hold something that the schema does not declare")
     if problems:
-        raise _refusal(source, site, problems)
+        raise refusal(source, site, problems)
     if not isinstance(feature, Number):
         values = np.where(raw == MISSING, np.nan, values)
     order = np.lexsort((values, read.keys[:, 1], read.keys[:, 0]))  # the order of rows in the file changes nothing

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from suture.errors import StudyError
-from suture.privacy.attacks.gradient_inversion import _stacked
+from suture.privacy.attacks.gradient_inversion import stacked
 
 Floats = NDArray[np.float64]
 Signals = Callable[[Floats, NDArray[np.int64]], Floats]
@@ -52,7 +52,7 @@ def fitted_records(
     >>> misfit < 1e-6, bool(min(np.abs(found - x).max(), np.abs(found[::-1] - x).max()) < 1e-5)
     (True, True)
     """
-    matrix = _stacked(weights, biases)
+    matrix = stacked(weights, biases)
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     count = int(np.sum(values > tolerance * values[0])) if len(values) and values[0] > 0 else 0
     if not 1 <= count <= most:

@@ -37,7 +37,7 @@ def one_record(
     >>> one_record(np.outer(x, d), d).round(12).tolist()
     [0.25, -1.0, 3.0]
     """
-    matrix = _stacked(weights, biases)
+    matrix = stacked(weights, biases)
     if not np.any(matrix):
         raise StudyError("the update is zero: no record moved the first layer, so there is nothing to invert")
     # The smaller side's eigenvectors give the leading singular pair without a full decomposition of a wide layer.
@@ -76,7 +76,7 @@ def several_records(
     >>> bool(np.abs(found[np.argsort(found[:, 0])] - x[np.argsort(x[:, 0])]).max() < 1e-9)
     True
     """
-    matrix = _stacked(weights, biases)
+    matrix = stacked(weights, biases)
     if tolerance is None:
         tolerance = 1e-9 if weights.dtype == np.float64 else 1e-4
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
@@ -92,7 +92,7 @@ def several_records(
     return np.asarray(rows[:, :-1] / rows[:, -1:])
 
 
-def _stacked(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> Floats:
+def stacked(weights: NDArray[np.floating], biases: NDArray[np.floating]) -> Floats:
     """units x (inputs + 1): the bias is the weight of a constant input 1."""
     if weights.ndim != 2 or biases.shape != (weights.shape[1],):
         raise StudyError(f"expected (inputs, units) and (units,), found {weights.shape} and {biases.shape}")

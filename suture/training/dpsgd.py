@@ -54,6 +54,10 @@ from suture.training.noise import fill_normals
 GRAM_ROWS = 16
 # Bound on the relative rounding error of a float32 gradient sum and of its norm; see the module's note on cancellation.
 ROUNDING = 4e-6
+# Errors smaller than this count as zero. Their squares would leave the normal range of float32, where arithmetic is many
+# times slower, and a trained network is sure of most patients. It is a function of one patient's row alone, before
+# clipping, so the bound on a patient's contribution stands.
+NEGLIGIBLE = np.float32(1e-15)
 # Added to sums of squares, so that squares too small for float32 cannot hide a contribution behind a large factor.
 TINY = 1e-31
 
@@ -70,7 +74,8 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
         weight = class_weights[labels[r]]
         if size == 1:
             # exp overflows to infinity for logits below -88, and the probability is then exactly 0.
-            m[d] = weight * (one / (one + math.exp(-m[z])) - np.float32(labels[r]))
+            error = weight * (one / (one + math.exp(-m[z])) - np.float32(labels[r]))
+            m[d] = error if abs(error) > NEGLIGIBLE or error != error else np.float32(0)
         else:
             top = m[z]
             for c in range(1, size):
@@ -82,6 +87,9 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
             for c in range(size):
                 m[d + c] = weight * (m[d + c] / mass)
             m[d + labels[r]] -= weight
+            for c in range(size):
+                if abs(m[d + c]) <= NEGLIGIBLE:
+                    m[d + c] = np.float32(0)
 
 
 @compiled

@@ -18,6 +18,10 @@ export OPENBLAS_NUM_THREADS := 1
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch]'
 	@touch $@
 
+.venv/bench: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
 demo: .venv/core
 	@rm -rf demo
 	$(BIN)/suture run examples/demo.toml --out demo
@@ -34,7 +38,7 @@ types: .venv/dev
 
 check: lint types test
 
-bench: .venv/dev
+bench: .venv/bench
 	$(BIN)/suture bench
 
 clean:

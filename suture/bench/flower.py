@@ -29,7 +29,7 @@ from suture.errors import MissingExtra, RunError
 if TYPE_CHECKING:
     from suture.study import Study
 
-INSTALL = 'pip install "suture[torch]" "flwr[simulation]==1.41.0"'
+INSTALL = "pip install 'suture[bench]'"
 NEEDED = ("torch", "opacus", "flwr", "ray")
 MOST_SECONDS = 1800
 _LONGEST_RAY_FOLDER = 40

@@ -48,7 +48,7 @@ class Site(BaseModel):
     charter: str | None = None
     """The site's signed charter; by default ``charter.toml`` in its home, if there is one."""
     trust: str | None = None
-    """The public keys the site trusts to sign charters; by default ``trust.pub`` in its home, if there is one."""
+    """The public keys the site trusts to sign charters, where its home has no ``trust.pub`` of its own."""
     consent: ConsentSpec | None = None
     """The table of who consents to which study."""
     lifetime: LifetimeSpec | None = None

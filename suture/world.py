@@ -25,7 +25,7 @@ from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_site
 from suture.privacy.unit import concatenate
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
-from suture.site.gate import Admission, Papers, admit, counted
+from suture.site.gate import Admission, Papers, admit, note_counts
 from suture.site.hospital import Hospital
 from suture.site.passage import Passage
 from suture.site.records import Source
@@ -157,21 +157,22 @@ def request(study: Study, schema: Schema, site: str) -> Request:
 
 
 def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
+    if place.papers.none and not (home / LEDGER).exists():  # nothing to enforce: leave no trace before rows are read
+        return Admission(None, Passage(""))
     with closing(open_ledger(place, None)) as ledger:
         return admit(ledger, site_secret(home), place.papers, request(study, schema, place.name))
 
 
 def _count(study: Study, schema: Schema, place: Place, admission: Admission | None) -> int:
-    def count(passage: Passage | None) -> int:
-        holdout, key = _holdout(study, place), str(study.seed)
-        return count_training_patients(
-            place.source, schema, site=place.name, holdout=holdout, split_key=key, passage=passage
-        )
-
-    if admission is None:
-        return count(None)
-    with closing(open_ledger(place, None)) as ledger:
-        return counted(ledger, study.name, admission, count)
+    passage = admission.passage if admission else None
+    holdout, key = _holdout(study, place), str(study.seed)
+    patients = count_training_patients(
+        place.source, schema, site=place.name, holdout=holdout, split_key=key, passage=passage
+    )
+    if passage is not None and passage.kept_back:
+        with closing(open_ledger(place, None)) as ledger:
+            note_counts(ledger, study.name, passage)
+    return patients
 
 
 def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:

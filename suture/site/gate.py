@@ -7,7 +7,6 @@ site that has trusted keys and no charter refuses everything: whoever writes the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -35,12 +34,18 @@ class Papers:
 
     @classmethod
     def at(cls, home: Path, charter: Path | None, trusted: Path | None, consent: ConsentSpec | None) -> Papers:
-        """What the study names, or else what lies in the site's home."""
+        """What lies in the site's home, and what the study names.
 
-        def or_home(named: Path | None, name: str) -> Path | None:
-            return named or (home / name if (home / name).exists() else None)
+        A charter may come from anywhere, since a trusted key must have signed it. The keys may not: those in the home
+        count, whatever a study file says.
+        """
+        own = {name: home / name for name in (CHARTER, TRUST) if (home / name).exists()}
+        return cls(charter or own.get(CHARTER), own.get(TRUST) or trusted, consent)
 
-        return cls(or_home(charter, CHARTER), or_home(trusted, TRUST), consent)
+    @property
+    def none(self) -> bool:
+        """Whether there is nothing here to enforce."""
+        return self.charter is None and self.trust is None and self.consent is None
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,6 @@ def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Ad
     return Admission(charter, passage)
 
 
-def counted(ledger: Ledger, study: str, admission: Admission, count: Callable[[Passage], int]) -> int:
-    """Count those who pass, and note at the site how many did not and why."""
-    patients = count(admission.passage)
-    if admission.passage.by_patient or admission.passage.tally.get("rows outside the cohort rule"):
-        ledger.note(study, CONSENT, admission.passage.tally)
-    return patients
+def note_counts(ledger: Ledger, study: str, passage: Passage) -> None:
+    """Note at the site how many did not pass at the last reading, and why."""
+    ledger.note(study, CONSENT, passage.tally)

@@ -42,6 +42,11 @@ class Passage:
         """Whether patients are looked at, besides the cohort rule."""
         return self.consenting is not None or len(self.erased) > 0
 
+    @property
+    def kept_back(self) -> bool:
+        """Whether the last reading could keep someone back, so that there is something to note."""
+        return self.by_patient or self.tally.get("rows outside the cohort rule", 0) > 0
+
     def expressions(self, opened: Opened, spec: SourceSpec, schema: Schema) -> dict[str, str]:
         """What to ask of DuckDB beside the study's own columns."""
         wanted = {}

@@ -210,6 +210,17 @@ def test_one_trusted_signature_of_several_is_enough(home):
     assert attempt(home)[0] is None
 
 
+def test_a_study_file_cannot_bring_its_own_keys(home, tmp_path):
+    (tmp_path / "theirs.toml").write_text(Signed(CHARTER).signed_by(STRANGER).to_toml())
+    (tmp_path / "theirs.pub").write_text(public(STRANGER))
+    papers = Papers.at(home, tmp_path / "theirs.toml", tmp_path / "theirs.pub", None)
+    assert papers.trust == home / "trust.pub"
+    with pytest.raises(CharterError, match="does not trust"):
+        admit(Ledger.open(None, "boston"), SECRET, papers, REQUEST)
+    (home / "trust.pub").unlink()
+    assert Papers.at(home, None, tmp_path / "theirs.pub", None).trust == tmp_path / "theirs.pub"
+
+
 def test_a_charter_needs_a_key_and_a_key_needs_a_charter(home):
     (home / "trust.pub").rename(home / "elsewhere.pub")
     assert "no trusted key" in attempt(home)[0]

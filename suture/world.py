@@ -57,6 +57,7 @@ class World:
     generated: bool
     places: tuple[Place, ...]
     sizes: dict[str, int]
+    classes: int | tuple[str, ...] = 2
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
@@ -66,19 +67,34 @@ class World:
         """Names of the encoded columns, from the schema alone."""
         return feature_names(self.schema)
 
+    @property
+    def class_count(self) -> int:
+        """How many outcomes are told apart."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
 
 def survey(study: Study, base: Path, seed: int) -> World:
     """Find the sites and count their training patients; no clinical value is read."""
     if study.cohort is not None:
         options = study.cohort.options()
-        cohort = cohorts.load(study.cohort.name, seed, **{"test_fraction": study.evaluation.holdout, **options})
+        if cohorts.takes(study.cohort.name, "test_fraction"):
+            options = {"test_fraction": study.evaluation.holdout, **options}
+        cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
             )
-        places = tuple(Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites)
+        # Real patients keep a secret and a ledger of their own, as they do at any site; generated ones need neither.
+        homes = None if cohort.generated else base / ".suture" / cohort.name
+        places = tuple(
+            Place(site.name, site.region, site.table, site.test, homes and homes / site.name) for site in cohort.sites
+        )
         schema = study.table or cohort.schema
-        generated = cohort.generated
+        generated, classes = cohort.generated, study.classes or cohort.classes
+        if study.private and schema.patient is None:
+            raise StudyError(
+                f"cohort {cohort.name!r} has no patient column, so no promise can be made to a patient; leave [privacy] out"
+            )
     else:
         places = tuple(
             Place(
@@ -92,7 +108,7 @@ def survey(study: Study, base: Path, seed: int) -> World:
         )
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
-        schema, generated = study.table, False
+        schema, generated, classes = study.table, False, study.classes or 2
     sizes = {
         place.name: count_training_patients(
             place.source, schema, site=place.name, holdout=_holdout(study, place), split_key=str(study.seed)
@@ -105,7 +121,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    return World(seed, study.outcome, schema, generated, places, sizes)
+    here = World(seed, study.outcome, schema, generated, places, sizes, classes)
+    weights = study.method.class_weights
+    if isinstance(weights, tuple) and len(weights) != here.class_count:
+        raise StudyError(f"method.class_weights needs one weight a class ({here.class_count}), found {len(weights)}")
+    return here
 
 
 def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:
@@ -191,6 +211,8 @@ def read_rows(study: Study, world: World) -> None:
             holdout=_holdout(study, place),
             split_key=str(study.seed),
             test_source=place.test,
+            classes=world.classes,
+            scaling=study.model.scaling,
         )
         if data.train.patients != world.sizes[place.name]:
             raise DataError(
@@ -205,7 +227,7 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
     train = concatenate([part.data.train for part in parts])
-    classes = np.bincount(train.y, minlength=2)
+    classes = np.bincount(train.y, minlength=len(parts[0].data.loaded.class_rows))
     loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(classes.tolist()))
     secret = derive(parts[0].secret, POOLED, *(part.secret for part in parts))
     ledgers = tuple(ledger for part in parts for ledger in part.ledgers)

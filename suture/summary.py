@@ -23,7 +23,7 @@ from suture.report.describe import describe
 from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import World, plan
+from suture.world import World, plan, profiled
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
@@ -48,6 +48,25 @@ REFERENCES = {
     ),
     "fedyogi": _FEDOPT,
     "fedadagrad": _FEDOPT,
+    "ifedavg": (
+        "iFedAvg: Interpretable Data-Interoperability for Federated Learning",
+        "Roschewitz, Hartley, Corinzia, Jaggi",
+        2021,
+        "arXiv:2107.06580",
+    ),
+    "apfl": ("Adaptive Personalized Federated Learning", "Deng, Kamani, Mahdavi", 2020, "arXiv:2003.13461"),
+    "ditto": (
+        "Ditto: Fair and Robust Federated Learning Through Personalization",
+        "Li, Hu, Beirami, Smith",
+        2021,
+        "arXiv:2012.04221",
+    ),
+    "finetune": (
+        "Salvaging Federated Learning by Local Adaptation",
+        "Yu, Bagdasaryan, Shmatikov",
+        2020,
+        "arXiv:2002.04758",
+    ),
     "fedcluster": (
         "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
         "You et al.",
@@ -128,6 +147,12 @@ def summarise(
         "warnings": list(warnings),
         "references": _references(study),
     }
+    if profiled(study):
+        data["profiles"] = {
+            name: hospital.data.profile.to_dict()
+            for name, hospital in world.hospitals.items()
+            if hospital.data.profile is not None
+        }
     comparison = _comparison(study, outcomes)
     if comparison:
         data["comparison"] = comparison

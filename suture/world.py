@@ -200,6 +200,11 @@ def open_ledger(place: Place, folder: Path | None) -> Ledger:
     return Ledger.open(path, place.name, durable=False)
 
 
+def profiled(study: Study) -> bool:
+    """Whether exact profiles of the columns belong to the run: sites show their layers, and nothing is promised."""
+    return study.method.share_layers and not study.private and "ifedavg" in study.methods
+
+
 def read_rows(study: Study, world: World) -> None:
     """Fill the world's hospitals with rows."""
     for place in world.places:
@@ -213,6 +218,7 @@ def read_rows(study: Study, world: World) -> None:
             test_source=place.test,
             classes=world.classes,
             scaling=study.model.scaling,
+            profile="exact" if profiled(study) else "",
         )
         if data.train.patients != world.sizes[place.name]:
             raise DataError(

@@ -176,9 +176,7 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
     if len(world.places) > LEDGERS_ON_DISK:
         folder = None
     for place in world.places:
-        world.secrets[place.name] = (
-            seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
-        )
+        world.secrets[place.name] = secret_of(place, world.seed)
         world.ledgers[place.name] = open_ledger(place, folder)
     for method in study.methods:
         name = account(study, world, method)
@@ -190,6 +188,11 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
                     "that promise. Keep the [privacy] table, or start a study under another name"
                 )
             ledger.open_study(name, budget(study, plans.get(POOLED) or plans.get(site)))
+
+
+def secret_of(place: Place, seed: int) -> bytes:
+    """The site's secret: its own for real patients, derived from the seed for generated ones."""
+    return seeded_key(seed, "site", place.name) if place.home is None else _secret(place.home)
 
 
 def open_ledger(place: Place, folder: Path | None) -> Ledger:

@@ -140,13 +140,13 @@ def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, 
     error = (v / n + extra) / unit[:, :, None] ** 2
     known = np.maximum(np.count_nonzero(~np.isnan(apart), axis=2), 1)
     freedom = np.maximum(np.nansum(n, axis=2) - m.shape[2], 2.0)
-    mean = _Figures(_mean(apart, axis=2), np.nansum(error, axis=2) / known**2, freedom)
+    shifted = _Figures(_mean(apart, axis=2), np.nansum(error, axis=2) / known**2, freedom)
     log = 0.5 * np.log(v)
     # Twice the normal law's error of a log deviation: clinical columns have heavier tails.
     log_error = 1.0 / n + extra * n**2 / (n * v) ** 2 / 4
     spread = _Figures(_mean(log, axis=2), np.nansum(log_error, axis=2) / known**2, freedom)
     tie = _Figures((m[:, :, -1] - m[:, :, 0]) / unit, error[:, :, -1] + error[:, :, 0], freedom)
-    return mean, spread, tie
+    return shifted, spread, tie
 
 
 def _mean(values: Floats, axis: int = -1) -> Floats:

@@ -28,6 +28,8 @@ from suture.world import World, plan, profiled
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
 """Up to so many sites, every seed's metrics are kept site by site too (the spread over clients and seeds)."""
+MOST_DESCRIBED = 40
+"""Histograms of the first so many numbers: hundreds of them would inform nobody."""
 CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
 
@@ -301,7 +303,8 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
     shown = _describes(study, world)
     sites: dict[str, dict[str, Any]] = {}
     columns: dict[str, dict[str, Any]] = {}
-    numbers = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
+    every = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
+    numbers = dict(list(every.items())[:MOST_DESCRIBED])
     for name, hospital in world.hospitals.items():
         data = hospital.data
         sites[name] = {"region": hospital.region, "train": data.train.patients}

@@ -187,6 +187,8 @@ def _recorded(flag: Flag, label: str) -> tuple[str, str, str, str, str]:
     if flag.elsewhere > 0.1:
         means = f"{label} is recorded here more often than elsewhere."
     kind = "recorded only here" if flag.elsewhere <= 0.1 else "recorded more often"
+    if flag.elsewhere > 0.1 and flag.here - flag.elsewhere > 0.6:
+        kind, means = "recorded mostly here", f"{label} is recorded here and seldom elsewhere."
     return kind, "higher", detail, means, f"Which patients get {label}, and could other hospitals record it too?"
 
 
@@ -198,12 +200,14 @@ def _values(tests: Mapping[str, Flag], label: str, declared: Any, raw: Raw | Non
     parts = []
     if mean:
         parts.append(f"The mean is {abs(mean.size):.1f} standard deviations {'below' if mean.size < 0 else 'above'} the "
-                     f"others', class by class ({mean.column}).")  # fmt: skip
+                     f"others', class by class.")  # fmt: skip
     if spread:
         parts.append(f"The spread is {math.exp(spread.size):.2f} times the others'.")
     detail = " ".join(parts)
     if not isinstance(declared, Number):
-        means = f"{label} is {'less' if lower else 'more'} common here: another population, or another definition."
+        value = lead.column.partition(" = ")[2]
+        which = f"{label}, value {value}," if value else label
+        means = f"{which} is {'less' if lower else 'more'} common here: another population, or another definition."
         return "different population or definition", direction, detail, means, f"How is {label} defined and asked for?"
     if raw is not None and raw.multiplied():
         guess = unit_guess(raw.mean, raw.mean_elsewhere)

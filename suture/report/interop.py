@@ -26,6 +26,8 @@ HEADINGS = {
         "Multiplies the score of each class; below 0 the outcome is turned round.",
     ),
 }
+FOLD, MOST_FINDINGS = 60, 40
+"""With more findings than this, hospitals are folded to a line each; and the most that are shown of one hospital."""
 TESTS = {
     "recorded": "Share of patients with a value",
     "recorded by outcome": "The same, with the outcome minus without",
@@ -78,6 +80,8 @@ def render(found: Mapping[str, Any]) -> str:
         "notices": clean["notices"],
         "nothing": clean["nothing"],
         "findings": list(groups.items()),
+        "folded": len(clean["findings"]) > FOLD,
+        "most": MOST_FINDINGS,
         "output": _output(clean),
         "maps": [
             {

@@ -71,7 +71,7 @@ def _torch(batch: int, epochs: int = 5) -> Callable[[], float]:
     def run() -> float:
         begun, steps = time.process_time(), 0
         for _ in range(epochs):
-            for index in torch.split(torch.randperm(ROWS), batch):  # type: ignore[no-untyped-call]
+            for index in torch.split(torch.randperm(ROWS), batch):
                 optimiser.zero_grad()
                 loss(core(drop((x[index] + shift) * scale)), y[index]).backward()
                 optimiser.step()

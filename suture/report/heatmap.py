@@ -73,7 +73,10 @@ def static(made: Mapping[str, Any], heading: str) -> Any:
     ]
     reach, neutral = made["reach"], made["neutral"]
     scale = alt.Scale(
-        domain=[neutral - reach, neutral, neutral + reach], range=[PALETTE[0], "#ffffff", PALETTE[1]], clamp=True
+        domain=[neutral - reach, neutral, neutral + reach],
+        range=[PALETTE[0], "#ffffff", PALETTE[1]],
+        clamp=True,
+        interpolate="rgb",
     )
     x = alt.X("column:N", sort=list(names.values()), title=None, axis=alt.Axis(labelAngle=-90, labelLimit=160))
     y = alt.Y("hospital:N", sort=list(made["rows"]), title=None)

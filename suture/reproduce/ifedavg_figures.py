@@ -53,39 +53,41 @@ def violins(runs: Sequence[Result], metric: str, title: str) -> Any:
         half = float(np.std(medians, ddof=1)) if len(medians) > 1 else 0.0
         middle = float(np.mean(medians))
         bars.append({"method": label, "low": middle - half, "middle": middle, "high": middle + half})
-    low = min(point["value"] for point in points)
-    scale = alt.Scale(domain=[max(0.0, low - 0.05), 1.0], clamp=True)
-    order = list(LABELS.values())
-    y = alt.Y("value:Q", title="Client's mean over seeds", scale=scale)
-    shape = (
-        alt.Chart(table(points))
-        .transform_density("value", as_=["value", "density"], groupby=["method"], extent=[max(0.0, low - 0.05), 1.0])
-        .mark_area(orient="horizontal", opacity=0.35, color=PALETTE[0])
-        .encode(y=y, x=alt.X("density:Q", stack="center", title=None, axis=None, impute=None))
-    )
-    dots = (
-        alt.Chart(table(points))
-        .transform_calculate(density="0")
-        .mark_circle(size=28, color=PALETTE[6], opacity=0.55)
-        .encode(y=y, x="density:Q", tooltip=["method:N", "client:N", alt.Tooltip("value:Q", format=".3f")])
-    )
-    reach = (
-        alt.Chart(table(bars))
-        .transform_calculate(density="0")
-        .mark_rule(color=PALETTE[1], strokeWidth=4)
-        .encode(y=alt.Y("low:Q", title="Client's mean over seeds", scale=scale), y2="high:Q", x="density:Q")
-    )
-    tick = (
-        alt.Chart(table(bars))
-        .transform_calculate(density="0")
-        .mark_point(shape="diamond", size=90, filled=True, color=PALETTE[1], opacity=1)
-        .encode(y=alt.Y("middle:Q", scale=scale), x="density:Q")
-    )
-    panels = [
-        alt.layer(
-            *(layer.transform_filter(f"datum.method === '{label}'") for layer in (shape, dots, reach, tick))
-        ).properties(width=110, height=260, title=label)
-        for label in order
-    ]
+    low = max(0.0, min(point["value"] for point in points) - 0.05)
+    scale = alt.Scale(domain=[low, 1.0], clamp=True)
+    wide = alt.X("low:Q", title=None, axis=None, scale=alt.Scale(domain=[-1.1, 1.1]))
+    panels = []
+    for i, label in enumerate(LABELS.values()):
+        mine = [point for point in points if point["method"] == label]
+        axis = alt.Axis(labels=i == 0, ticks=False, domain=False)
+        y = alt.Y("value:Q", title="Client's mean over seeds" if i == 0 else None, scale=scale, axis=axis)
+        shape = (
+            alt.Chart(table(_density([point["value"] for point in mine], low)))
+            .mark_area(orient="horizontal", opacity=0.35, color=PALETTE[0])
+            .encode(y=y, x=wide, x2="high:Q")
+        )
+        dots = (
+            alt.Chart(table([{**point, "low": 0} for point in mine]))
+            .mark_circle(size=30, color=PALETTE[6], opacity=0.55)
+            .encode(y=y, x=wide, tooltip=["method:N", "client:N", alt.Tooltip("value:Q", format=".3f")])
+        )
+        bar = [{"low": 0, "value": bars[i]["low"], "top": bars[i]["high"], "middle": bars[i]["middle"]}]
+        reach = alt.Chart(table(bar)).mark_rule(color=PALETTE[1], strokeWidth=4).encode(y=y, y2="top:Q", x=wide)
+        middle = (
+            alt.Chart(table([{"low": 0, "value": bars[i]["middle"]}]))
+            .mark_point(shape="diamond", size=90, filled=True, color=PALETTE[1], opacity=1)
+            .encode(y=y, x=wide)
+        )
+        panels.append(alt.layer(shape, dots, reach, middle).properties(width=120, height=260, title=label))
     note = f"{len(runs)} {'seed' if len(runs) == 1 else 'seeds'}; dots: clients; orange: median client and its SD over seeds"
-    return finish(alt.hconcat(*panels, spacing=8).resolve_scale(y="shared"), title, note)
+    return finish(alt.hconcat(*panels, spacing=8), title, note)
+
+
+def _density(values: Sequence[float], low: float) -> list[dict[str, float]]:
+    """A kernel density estimate by Silverman's rule, mirrored, its widest place 1."""
+    grid = np.linspace(low, 1.0, 80)
+    data = np.array(values)
+    width = max(0.9 * min(data.std(ddof=1) if len(data) > 1 else 0.02, 0.2) * len(data) ** -0.2, 0.006)
+    height = np.exp(-0.5 * ((grid[:, None] - data[None, :]) / width) ** 2).sum(axis=1)
+    height = height / height.max()
+    return [{"value": float(v), "low": -float(h), "high": float(h)} for v, h in zip(grid, height, strict=True)]

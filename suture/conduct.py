@@ -19,7 +19,7 @@ from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, StudyError, SutureError
 from suture.evaluation.calibration import reliability
 from suture.evaluation.groups import by_group
-from suture.evaluation.metrics import binary, light, roc_curve
+from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.federation import Training, first_rounds, global_and_sites, start, train
 from suture.methods.base import Method, Telling
 from suture.models.dense import Dense
@@ -118,6 +118,9 @@ def local_settings(study: Study) -> Local:
         rate=spec.rate,
         momentum=spec.momentum,
         class_weights=spec.class_weights,
+        dropout=study.model.dropout,
+        decay=spec.rate_decay,
+        decays=spec.rate_steps,
         clip=clip,
     )
 
@@ -201,8 +204,8 @@ class _Job:
         self.study, self.world, self.seed = study, here, seed
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
-        width = len(here.features)
-        network = Dense((width, *study.model.hidden, 1), study.model.activation)
+        outputs = 1 if here.class_count == 2 else here.class_count
+        network = Dense((len(here.features), *study.model.hidden, outputs), study.model.activation)
         self.method: Method = methods.build(name, study.method, network, local_settings(study))
         self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
         self.key = f"{name}-{seed}"
@@ -279,11 +282,11 @@ class _Job:
         if len(readers) > SITES_IN_HISTORY:
             scores = {
                 "all": (
-                    np.concatenate([y for y, _ in scores.values()]),
-                    np.concatenate([p for _, p in scores.values()]),
+                    np.concatenate([y for y, _ in scores.values() if len(y)]),
+                    np.concatenate([p for y, p in scores.values() if len(y)]),
                 )
             }
-        overall, sites = global_and_sites(scores, lambda y, p: light(y, p, threshold))
+        overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
         training.history.append(entry)
         if self.progress:
@@ -309,9 +312,10 @@ class _Job:
     ) -> Outcome:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
-        overall, sites = global_and_sites(scores, lambda y, p: binary(y, p, threshold, rows=len(y)))
-        y = np.concatenate([pair[0] for pair in scores.values()])
-        p = np.concatenate([pair[1] for pair in scores.values()])
+        overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
+        filled = [pair for pair in scores.values() if len(pair[0])]
+        y, p = np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
+        two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
         groups = {
             group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
             for group in self.world.schema.groups
@@ -329,8 +333,8 @@ class _Job:
             sites=sites,
             groups=by_group(y, p, groups, threshold),
             history=training.history,
-            roc=roc_curve(y, p),
-            calibration=reliability(y, p),
+            roc=roc_curve(y, p) if two else {"fpr": [], "tpr": []},
+            calibration=reliability(y, p) if two else {"predicted": [], "observed": [], "count": []},
             epsilon=spent,
             noise=noise,
             bytes_up=training.bytes_up,

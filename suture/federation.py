@@ -7,8 +7,8 @@ that is resumed repeats itself exactly; what must stay secret is drawn inside th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from suture.errors import BudgetExhausted
 from suture.methods.base import Answer, Method, State
 from suture.protection.envelope import seal, unseal
 from suture.site.hospital import Member
+from suture.training.local import Local, at_round
 
 
 class Engine(Protocol):
@@ -87,6 +88,14 @@ def start(method: Method, sites: Sequence[str], seed: int) -> Training:
     return Training(method.init(sites, np.random.default_rng([seed, 1])))
 
 
+def scheduled(method: Method, round_: int, rounds: int) -> Method:
+    """The method with its local learning rate as it stands in this round; the schedule is public."""
+    local = getattr(method, "local", None)
+    if not isinstance(local, Local) or at_round(local, round_, rounds) is local:
+        return method
+    return cast("Method", replace(cast("Any", method), local=at_round(local, round_, rounds)))
+
+
 def train(
     method: Method,
     members: Mapping[str, Member],
@@ -105,7 +114,7 @@ def train(
         chosen = participants(sites, round_, fraction, seed)
         messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
         try:
-            sealed = engine.ask(members, method, messages, round_)
+            sealed = engine.ask(members, scheduled(method, round_, rounds), messages, round_)
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break

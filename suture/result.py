@@ -95,6 +95,10 @@ class Result:
 
         if "params" not in self.model:
             raise RunError(f"method {self.data['method']!r} keeps no global model; its models stay at the hospitals")
+        if self.data["model"].get("scaling") == "site":
+            raise RunError(
+                'model.scaling = "site": each hospital scales with means of its own, so only it can score rows'
+            )
         params = np.ascontiguousarray(np.atleast_2d(self.model["params"])[0], dtype=np.float32)
         network = Dense(tuple(self.data["model"]["sizes"]), self.data["model"]["activation"])
         x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))

@@ -74,6 +74,10 @@ class ModelSpec(BaseModel):
 
     hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
     activation: Literal["relu", "tanh"] = "relu"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of inputs and hidden units left out at random in each training row."""
+    scaling: Literal["bounds", "site"] = "bounds"
+    """Numbers by their declared bounds, or standardised at each site with its own means (fitted: not under privacy)."""
 
 
 class MethodSpec(BaseModel):
@@ -87,7 +91,9 @@ class MethodSpec(BaseModel):
     batch: int = Field(default=32, ge=1)
     rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    rate_decay: float = Field(default=1.0, gt=0, le=1)
+    rate_steps: int = Field(default=0, ge=0)
+    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced"] | None = None
     participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
     server_rate: float = Field(default=0.1, gt=0)
@@ -97,6 +103,12 @@ class MethodSpec(BaseModel):
     proximal: float = Field(default=0.1, ge=0)
     clusters: int = Field(default=2, ge=1)
     warmup: int = Field(default=5, ge=1)
+    input_layer: Literal["none", "vector", "scalar"] = "vector"
+    output_layer: Literal["none", "vector", "scalar"] = "none"
+    share_layers: bool = False
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    alpha_adaptive: bool = False
+    tuning: float = Field(default=0.1, ge=0, lt=1)
 
 
 class PrivacySpec(BaseModel):
@@ -145,6 +157,8 @@ class Study(BaseModel):
 
     name: Name
     outcome: str
+    classes: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Labels of an outcome with more than two classes, in order; for a built-in cohort the cohort knows."""
     seed: int = Field(default=42, ge=0)
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
@@ -186,10 +200,26 @@ class Study(BaseModel):
             twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
             if twice:
                 raise ValueError(f"site names must differ (upper and lower case count as equal), found twice: {twice}")
-        weights = self.method.class_weights
-        if weights is not None and len(weights) != 2:
-            raise ValueError(f"method.class_weights needs one weight a class (2), found {len(weights)}")
+        if self.classes and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
+            raise ValueError(f"study.classes needs two or more different labels, found {list(self.classes)}")
+        weights, count = self.method.class_weights, len(self.classes) or 2
+        if isinstance(weights, tuple) and self.sites and len(weights) != count:
+            raise ValueError(f"method.class_weights needs one weight a class ({count}), found {len(weights)}")
+        if self.privacy:
+            self._nothing_fitted()
         return self
+
+    def _nothing_fitted(self) -> None:
+        """Whatever is computed from rows without noise would leave the site inside the model, unpaid for."""
+        if self.model.scaling == "site":
+            raise ValueError(
+                'model.scaling = "site" fits means to patients, which no budget pays for; under [privacy] use "bounds"'
+            )
+        if self.method.class_weights == "balanced":
+            raise ValueError(
+                'method.class_weights = "balanced" counts patients by outcome, which no budget pays for; under [privacy] '
+                "state the weights, for example class_weights = [1.0, 4.0]"
+            )
 
     @property
     def private(self) -> bool:
@@ -277,9 +307,10 @@ class Study(BaseModel):
         if not isinstance(tables.get("study"), dict):
             raise StudyError('a [study] table is needed, with name = "..." and outcome = "..."')
         head = tables.pop("study")
-        inside = sorted(set(head) - {"name", "outcome", "seed", "cohort"})
+        keys = ("name", "outcome", "classes", "seed", "cohort")
+        inside = sorted(set(head) - set(keys))
         if inside:
-            raise StudyError(f"[study] has an unknown key {inside[0]!r}; expected name, outcome, seed, cohort")
+            raise StudyError(f"[study] has an unknown key {inside[0]!r}; expected {', '.join(keys)}")
         if "site" in tables:
             tables["sites"] = tables.pop("site")
         return cls(**head, **tables)
@@ -291,7 +322,9 @@ class Study(BaseModel):
             {key: _short(value) if key in ("data", "test") else value for key, value in site.items()}
             for site in fields.pop("sites", [])
         ]
-        head: dict[str, Any] = {key: fields.pop(key) for key in ("name", "outcome", "seed", "cohort") if key in fields}
+        head: dict[str, Any] = {
+            key: fields.pop(key) for key in ("name", "outcome", "classes", "seed", "cohort") if key in fields
+        }
         schema = fields.pop("schema", None)
         lines = _table("study", head)
         for site in sites:

@@ -20,11 +20,16 @@ from suture.federation import participants, rounds_of
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
+from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, plan
+from suture.world import POOLED, World, plan, profiled
 
 Metrics = dict[str, float | None]
+SITES_PER_SEED = 50
+"""Up to so many sites, every seed's metrics are kept site by site too (the spread over clients and seeds)."""
+MOST_DESCRIBED = 40
+"""Histograms of the first so many numbers: hundreds of them would inform nobody."""
 CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
 
@@ -45,6 +50,25 @@ REFERENCES = {
     ),
     "fedyogi": _FEDOPT,
     "fedadagrad": _FEDOPT,
+    "ifedavg": (
+        "iFedAvg: Interpretable Data-Interoperability for Federated Learning",
+        "Roschewitz, Hartley, Corinzia, Jaggi",
+        2021,
+        "arXiv:2107.06580",
+    ),
+    "apfl": ("Adaptive Personalized Federated Learning", "Deng, Kamani, Mahdavi", 2020, "arXiv:2003.13461"),
+    "ditto": (
+        "Ditto: Fair and Robust Federated Learning Through Personalization",
+        "Li, Hu, Beirami, Smith",
+        2021,
+        "arXiv:2012.04221",
+    ),
+    "finetune": (
+        "Salvaging Federated Learning by Local Adaptation",
+        "Yu, Bagdasaryan, Shmatikov",
+        2020,
+        "arXiv:2002.04758",
+    ),
     "fedcluster": (
         "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
         "You et al.",
@@ -113,8 +137,14 @@ def summarise(
         "methods": found,
         "cohort": _cohort(study, world),
         "model": {
-            "sizes": [len(world.features), *study.model.hidden, 1],
+            "sizes": [
+                len(world.features),
+                *study.model.hidden,
+                1 if world.class_count == 2 else world.class_count,
+            ],
             "activation": study.model.activation,
+            "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
+            "scaling": study.model.scaling,
             "features": list(world.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
@@ -122,6 +152,12 @@ def summarise(
         "warnings": list(warnings),
         "references": _references(study),
     }
+    if profiled(study):
+        data["profiles"] = {
+            name: hospital.data.profile.to_dict()
+            for name, hospital in world.hospitals.items()
+            if hospital.data.profile is not None
+        }
     comparison = _comparison(study, outcomes)
     if comparison:
         data["comparison"] = comparison
@@ -136,6 +172,7 @@ def _method(
     groups = {group: _nested([run.groups[group] for run in runs])[0] for group in runs[0].groups}
     metrics: dict[str, Any] = {"global": overall, "sites": sites, "groups": groups}
     lowest = worst(sites)
+    metrics["mean_site"] = _mean_of(sites)
     metrics["worst_site"] = {"site": lowest, **sites[lowest]} if lowest else {"site": None, **dict.fromkeys(overall)}
     if len(runs) > 1:
         metrics["intervals"] = {"global": intervals, "sites": site_intervals}
@@ -144,7 +181,10 @@ def _method(
     return {
         "label": last.label,
         "metrics": metrics,
-        "per_seed": [{"seed": run.seed, "global": run.overall} for run in runs],
+        "per_seed": [
+            {"seed": run.seed, "global": run.overall, **({"sites": run.sites} if len(sites) <= SITES_PER_SEED else {})}
+            for run in runs
+        ],
         "privacy": _privacy(study, world, runs, name, together),
         "communication": {
             "bytes_up": round(float(np.mean([run.bytes_up for run in runs]))),
@@ -160,6 +200,13 @@ def _method(
         "facts": last.facts,
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
+
+
+def _mean_of(sites: Mapping[str, Metrics]) -> Metrics:
+    """The plain mean over sites of every metric: what the typical hospital, not the typical patient, gets."""
+    names = dict.fromkeys(name for found in sites.values() for name in found if name != "rows")
+    known = {name: [v for found in sites.values() if (v := found.get(name)) is not None] for name in names}
+    return {name: float(np.mean(values)) if values else None for name, values in known.items()}
 
 
 def _nested(records: Sequence[Mapping[str, Metrics]]) -> tuple[dict[str, Metrics], dict[str, dict[str, list[float]]]]:
@@ -295,7 +342,8 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
     shown = _describes(study, world)
     sites: dict[str, dict[str, Any]] = {}
     columns: dict[str, dict[str, Any]] = {}
-    numbers = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
+    every = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
+    numbers = dict(list(every.items())[:MOST_DESCRIBED])
     for name, hospital in world.hospitals.items():
         data = hospital.data
         sites[name] = {"region": hospital.region, "train": data.train.patients}
@@ -303,11 +351,15 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
             continue
         test = data.test.patients if data.test else 0
         rows = data.train.rows + (data.test.rows if data.test else 0)
-        prevalence = float(np.mean(data.train.y))
-        sites[name].update(patients=data.train.patients + test, rows=rows, test=test, prevalence=prevalence)
+        shares = np.bincount(data.train.y, minlength=world.class_count) / data.train.rows
+        sites[name].update(patients=data.train.patients + test, rows=rows, test=test)
+        if world.class_count == 2:
+            sites[name]["prevalence"] = float(shares[1])
+        else:
+            sites[name]["class_shares"] = [float(share) for share in shares]
         where = {feature: world.features.index(feature) for feature in numbers}
         columns[name] = {
-            feature: (data.train.x[:, at] + 1) / 2 * (numbers[feature].high - numbers[feature].low)
+            feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
             + numbers[feature].low
             for feature, at in where.items()
         }
@@ -324,6 +376,12 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
         }
         cohort["features"] = describe(columns, bounds)
     return cohort
+
+
+def _bounded(data: SiteData, at: int) -> Any:
+    """A column of training rows on the scale of its declared bounds, whatever the site trains on."""
+    mean, spread = data.scales.get(at, (0.0, 1.0))
+    return data.train.x[:, at] * spread + mean
 
 
 def _references(study: Study) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ class World:
     generated: bool
     places: tuple[Place, ...]
     sizes: dict[str, int]
+    classes: int | tuple[str, ...] = 2
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
@@ -77,24 +78,39 @@ class World:
         """Names of the encoded columns, from the schema alone."""
         return feature_names(self.schema)
 
+    @property
+    def class_count(self) -> int:
+        """How many outcomes are told apart."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
 
 def survey(study: Study, base: Path, seed: int) -> World:
     """Find the sites and count their training patients; no clinical value is read."""
     if study.cohort is not None:
         options = study.cohort.options()
-        cohort = cohorts.load(study.cohort.name, seed, **{"test_fraction": study.evaluation.holdout, **options})
+        if cohorts.takes(study.cohort.name, "test_fraction"):
+            options = {"test_fraction": study.evaluation.holdout, **options}
+        cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
             )
-        places = tuple(Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites)
+        # Real patients keep a secret and a ledger of their own, as they do at any site; generated ones need neither.
+        homes = None if cohort.generated else base / ".suture" / cohort.name
+        places = tuple(
+            Place(site.name, site.region, site.table, site.test, homes and homes / site.name) for site in cohort.sites
+        )
         schema = study.table or cohort.schema
-        generated = cohort.generated
+        generated, classes = cohort.generated, study.classes or cohort.classes
+        if study.private and schema.patient is None:
+            raise StudyError(
+                f"cohort {cohort.name!r} has no patient column, so no promise can be made to a patient; leave [privacy] out"
+            )
     else:
         places = tuple(place_of(site, base) for site in study.sites)
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
-        schema, generated = study.table, False
+        schema, generated, classes = study.table, False, study.classes or 2
     # Every site decides before any site is read.
     admissions = {place.name: _admit(study, schema, place, place.home) for place in places if place.home is not None}
     sizes = {place.name: _count(study, schema, place, admissions.get(place.name)) for place in places}
@@ -104,7 +120,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    return World(seed, study.outcome, schema, generated, places, sizes, admissions=admissions)
+    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions)
+    weights = study.method.class_weights
+    if isinstance(weights, tuple) and len(weights) != here.class_count:
+        raise StudyError(f"method.class_weights needs one weight a class ({here.class_count}), found {len(weights)}")
+    return here
 
 
 def place_of(site: Site, base: Path) -> Place:
@@ -223,9 +243,7 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
     if len(world.places) > LEDGERS_ON_DISK:
         folder = None
     for place in world.places:
-        world.secrets[place.name] = (
-            seeded_key(world.seed, "site", place.name) if place.home is None else site_secret(place.home)
-        )
+        world.secrets[place.name] = secret_of(place, world.seed)
         world.ledgers[place.name] = open_ledger(place, folder)
         if place.lifetime is not None:
             world.ledgers[place.name].open_lifetime(place.lifetime)
@@ -242,6 +260,11 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
             ledger.open_study(name, budget(study, plans.get(POOLED) or plans.get(site)))
 
 
+def secret_of(place: Place, seed: int) -> bytes:
+    """The site's secret: its own for real patients, derived from the seed for generated ones."""
+    return seeded_key(seed, "site", place.name) if place.home is None else site_secret(place.home)
+
+
 def open_ledger(place: Place, folder: Path | None) -> Ledger:
     """The site's own ledger; for generated patients one in the run folder, or in memory where ``folder`` is None."""
     if place.home is not None:
@@ -249,6 +272,11 @@ def open_ledger(place: Place, folder: Path | None) -> Ledger:
         return Ledger.open(place.home / LEDGER, place.name)
     path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
     return Ledger.open(path, place.name, durable=False)
+
+
+def profiled(study: Study) -> bool:
+    """Whether exact profiles of the columns belong to the run: sites show their layers, and nothing is promised."""
+    return study.method.share_layers and not study.private and "ifedavg" in study.methods
 
 
 def read_rows(study: Study, world: World) -> None:
@@ -275,7 +303,10 @@ def load_site(study: Study, world: World, place: Place) -> SiteData:
         holdout=_holdout(study, place),
         split_key=str(study.seed),
         test_source=place.test,
+        classes=world.classes,
         passage=admission.passage if admission else None,
+        scaling=study.model.scaling,
+        profile="exact" if profiled(study) else "",
     )
     if admission is None or admission.exact_metrics:
         return data
@@ -286,7 +317,7 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
     train = concatenate([part.data.train for part in parts])
-    classes = np.bincount(train.y, minlength=2)
+    classes = np.bincount(train.y, minlength=len(parts[0].data.loaded.class_rows))
     loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(classes.tolist()))
     secret = derive(parts[0].secret, POOLED, *(part.secret for part in parts))
     ledgers = tuple(ledger for part in parts for ledger in part.ledgers)

@@ -8,12 +8,29 @@ from typing import Any
 
 from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.outbreak import outbreak
+from suture.cohorts.public import har, heart, vsn
 from suture.errors import StudyError
 
-__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "load"]
+__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "har", "heart", "load", "outbreak", "takes", "vsn"]
 
-COHORTS: dict[str, Callable[..., Cohort]] = {"cardio": cardio}
+COHORTS: dict[str, Callable[..., Cohort]] = {
+    "cardio": cardio,
+    "outbreak": outbreak,
+    "heart": heart,
+    "har": har,
+    "vsn": vsn,
+}
 """The built-in federations by the name a study file uses."""
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether a federation has this option; False also for a federation that is not known.
+
+    >>> takes("cardio", "test_fraction"), takes("cardio", "colour")
+    (True, False)
+    """
+    return name in COHORTS and option in inspect.signature(COHORTS[name]).parameters
 
 
 def load(name: str, seed: int, **options: Any) -> Cohort:

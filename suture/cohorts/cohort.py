@@ -30,3 +30,5 @@ class Cohort:
     sites: tuple[CohortSite, ...]
     description: str
     generated: bool = True
+    classes: int | tuple[str, ...] = 2
+    """How many outcomes are told apart, or their labels in order."""

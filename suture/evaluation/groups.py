@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from suture.evaluation.metrics import Metrics, binary
+from suture.evaluation.metrics import Metrics, measure
 
 
 def by_group(
@@ -32,20 +32,23 @@ def by_group(
         found[group] = {}
         for i, kind in enumerate(kinds):
             rows = index == i
-            found[group][str(kind)] = binary(labels[rows], predictions[rows], threshold, rows=int(rows.sum()))
+            found[group][str(kind)] = measure(labels[rows], predictions[rows], threshold, rows=int(rows.sum()))
     return found
 
 
 def worst(sites: Mapping[str, Mapping[str, float | None]]) -> str | None:
-    """The site with the lowest AUC; sites without one (a single class) are skipped; None if none has one.
+    """The site with the lowest AUC (several classes: one against one); sites without one (a single class) are skipped.
 
     Of several equal sites the first by name is taken, so that the answer does not depend on the order of sites.
 
     >>> worst({"a": {"auc": 0.9}, "b": {"auc": 0.7}, "c": {"auc": None}})
     'b'
     """
-    scored = [(auc, name) for name, found in sites.items() if (auc := found.get("auc")) is not None]
-    return min(scored)[1] if scored else None
+    for metric in ("auc", "auc_ovo"):
+        scored = [(auc, name) for name, found in sites.items() if (auc := found.get(metric)) is not None]
+        if scored:
+            return min(scored)[1]
+    return None
 
 
 def _names(values: ArrayLike) -> NDArray[np.str_]:

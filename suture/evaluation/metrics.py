@@ -36,8 +36,11 @@ NAMES = (
     "ece",
     "brier",
     "loss",
+    "f1_weighted",
 )
 LIGHT = ("accuracy", "precision", "recall", "f1", "auc", "loss")
+MULTICLASS = ("accuracy", "f1_weighted", "f1_macro", "auc_ovo", "loss", "ece")
+LIGHT_MULTICLASS = ("accuracy", "f1_weighted", "loss")
 
 _EPS = float(np.finfo(np.float64).eps)
 _ONE = np.uint64(1)
@@ -106,6 +109,30 @@ def light(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
     return found
 
 
+def measure(y: ArrayLike, p: ArrayLike, threshold: float = 0.5, *, rows: int | None = None) -> Metrics:
+    """`binary` for one probability a row, `multiclass` for one a class.
+
+    >>> measure([0, 1], [0.2, 0.7])["auc"], measure([0, 1], [[0.8, 0.2], [0.3, 0.7]])["auc_ovo"]
+    (1.0, 1.0)
+    """
+    if np.ndim(p) == 1:
+        return binary(y, p, threshold, rows=rows)
+    found = multiclass(y, p)
+    return found if rows is None else {**found, "rows": rows}
+
+
+def measure_lightly(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
+    """`light`, or for one probability a class the metrics in `LIGHT_MULTICLASS`: pairs of classes cost too much a round.
+
+    >>> measure_lightly([0, 1], [[0.8, 0.2], [0.3, 0.7]])["f1_weighted"]
+    1.0
+    """
+    if np.ndim(p) == 1:
+        return light(y, p, threshold)
+    found, _, _ = _table_metrics(y, p)
+    return {name: found.get(name) for name in LIGHT_MULTICLASS}
+
+
 def roc_curve(y: ArrayLike, p: ArrayLike, points: int = 200) -> dict[str, list[float]]:
     """At most ``points`` true points of the ROC curve, spread evenly along it; empty where only one class is present.
 
@@ -139,24 +166,33 @@ def multiclass(y: ArrayLike, p: ArrayLike) -> Metrics:
     >>> round(found["accuracy"], 3), round(found["auc_ovo"], 3)
     (0.667, 1.0)
     """
+    found, labels, table = _table_metrics(y, p)
+    if found["accuracy"] is None:
+        return found
+    top = table.argmax(axis=1)
+    found["auc_ovo"] = _one_against_one(labels, table)
+    found["ece"] = ece(top == labels, np.minimum(table.max(axis=1), 1.0))
+    return found
+
+
+def _table_metrics(y: ArrayLike, p: ArrayLike) -> tuple[Metrics, NDArray[np.int64], NDArray[np.float64]]:
+    """What one pass over a class-probability table gives, with the validated labels and table."""
     labels = np.asarray(y).astype(np.int64)
     table = np.asarray(p, dtype=np.float64)
     if table.ndim != 2 or labels.shape != (len(table),):
         raise ValueError(f"expected rows x classes and one label a row, found {table.shape} and {labels.shape}")
     if len(labels) and not (labels.min() >= 0 and labels.max() < table.shape[1]):
         raise ValueError(f"expected labels from 0 to {table.shape[1] - 1}")
-    found: Metrics = dict.fromkeys(("accuracy", "f1_weighted", "f1_macro", "auc_ovo", "loss", "ece"))
+    found: Metrics = dict.fromkeys(MULTICLASS)
     if not len(labels) or np.isnan(table).any():
-        return found
+        return found, labels, table
     if table.min() < 0.0 or not np.allclose(table.sum(axis=1), 1.0, rtol=0.0, atol=1e-4):
         raise ValueError("expected probabilities: every row not negative and adding up to 1")
     top = table.argmax(axis=1)
     found["accuracy"] = float((top == labels).mean())
     found["f1_weighted"], found["f1_macro"] = _class_f1(labels, top, table.shape[1])
-    found["auc_ovo"] = _one_against_one(labels, table)
     found["loss"] = float(-np.log(np.clip(table[np.arange(len(labels)), labels], _EPS, 1.0 - _EPS)).mean())
-    found["ece"] = ece(top == labels, np.minimum(table.max(axis=1), 1.0))
-    return found
+    return found, labels, table
 
 
 def _validated(y: ArrayLike, p: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -212,7 +248,11 @@ def _at_threshold(ps: NDArray[np.float64], below: NDArray[np.float64], threshold
     flagged, tp = n - cut, positives - float(below[cut])
     negatives = n - positives
     true_negatives = negatives - (flagged - tp)
+    # Every class's F1, weighted by how common the class is; a class that is neither there nor predicted weighs nothing.
+    of_positives = 2.0 * tp / (flagged + positives) if positives else 0.0
+    of_negatives = 2.0 * true_negatives / (n - flagged + negatives) if negatives else 0.0
     return {
+        "f1_weighted": (positives * of_positives + negatives * of_negatives) / n,
         "accuracy": (tp + true_negatives) / n,
         "precision": tp / flagged if flagged else 0.0,
         "recall": tp / positives if positives else None,

@@ -13,7 +13,20 @@ if TYPE_CHECKING:
     from suture.study import MethodSpec
     from suture.training.local import Local
 
-METHODS = ("fedavg", "fedprox", "fedadam", "fedyogi", "fedadagrad", "fedcluster", "alone", "pooled")
+METHODS = (
+    "fedavg",
+    "fedprox",
+    "fedadam",
+    "fedyogi",
+    "fedadagrad",
+    "fedcluster",
+    "ifedavg",
+    "apfl",
+    "ditto",
+    "finetune",
+    "alone",
+    "pooled",
+)
 
 
 def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
@@ -43,8 +56,29 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
         )
     if name == "fedcluster":
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
+    if name in ("ifedavg", "apfl", "ditto", "finetune"):
+        return _personal(name, spec, network, local)
     if name == "alone":
         return Alone(network, local)
     if name == "pooled":
         return pooled(network, local)
     raise StudyError(f"method.name: unknown method {name!r}; expected one of {', '.join(METHODS)}")
+
+
+def _personal(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
+    """The methods that leave every site with a model of its own."""
+    from suture.methods.apfl import Apfl
+    from suture.methods.ditto import Ditto
+    from suture.methods.finetune import FineTune
+    from suture.methods.ifedavg import IFedAvg
+    from suture.training.personal import Layers
+
+    weighting = spec.weighting or "uniform"
+    if name == "ifedavg":
+        return IFedAvg(network, local, Layers(spec.input_layer, spec.output_layer), spec.share_layers, weighting)
+    if name == "apfl":
+        return Apfl(network, local, spec.alpha, spec.alpha_adaptive, weighting)
+    if name == "ditto":
+        return Ditto(network, local, spec.proximal, weighting)
+    tuning = max(1, round(spec.rounds * spec.tuning))
+    return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)

@@ -51,9 +51,16 @@ _DRAW = """
 
 
 def fill(
-    template: str, context: Mapping[str, Any], charts: Mapping[str, Any], captions: Mapping[str, str], name: str
+    template: str,
+    context: Mapping[str, Any],
+    charts: Mapping[str, Any],
+    captions: Mapping[str, str],
+    name: str,
+    script: str = "",
 ) -> str:
     """A page from a template, with every chart drawn in the page and downloadable under ``name``.
+
+    ``script`` is a further script of ours, allowed by its hash like the others; it must hold no text of a study.
 
     >>> page = fill("tables.html", {"name": "x", "intro": "", "tables": [], "notes": [], "footer": []}, {}, {}, "x")
     >>> "Content-Security-Policy" in page and "https://" in page.split("<main>")[1].split("</main>")[0]
@@ -70,12 +77,13 @@ def fill(
     return environment.get_template(template).render(
         **context,
         figures=files,
-        specs=_script_safe({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
+        specs=script_safe({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
         libraries=libraries,
         draw=draw,
+        script=Markup(script),
         style=Markup(style),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src '{_digest(libraries)}' '{_digest(draw)}'",
+        f"script-src '{_digest(libraries)}' '{_digest(draw)}'" + (f" '{_digest(script)}'" if script else ""),
     )
 
 
@@ -93,7 +101,7 @@ def put(text: str, path: Path) -> None:
     os.replace(part_written, path)
 
 
-def _script_safe(value: Any) -> Markup:
+def script_safe(value: Any) -> Markup:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for char in "<>&\u2028\u2029":

@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 ACCOUNTANTS = {"basic": "basic composition", "rdp": "RDP", "pld": "PLD"}
 BENCHES = {
@@ -58,6 +59,24 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
     skipped = found.get("skipped") or {}
     for reason in skipped.values() if isinstance(skipped, Mapping) else skipped:
         console.print(f"skipped: {reason}", highlight=False)
+
+
+def print_interop(found: Mapping[str, Any], written: Sequence[str], console: Console | None = None) -> None:
+    """Whom to ask what, one row a finding, then where the page is."""
+    console = console or _wide()
+    console.print(found["headline"], style="bold", highlight=False, markup=False)
+    if found["findings"]:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for head in ("hospital", "feature", "what", "direction", "ask"):
+            table.add_column(head, overflow="fold")
+        for item in found["findings"]:
+            cells = (item["site"], item["label"], item["kind"], item["direction"], item["ask"])
+            table.add_row(*(Text(str(cell)) for cell in cells))
+        console.print(table)
+    for notice in found["notices"]:
+        console.print(f"- {notice}", highlight=False, markup=False)
+    for name in written:
+        console.print(name, highlight=False, soft_wrap=True, markup=False)
 
 
 def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:

@@ -10,7 +10,7 @@ from suture.errors import StudyError
 if TYPE_CHECKING:
     from suture.conduct import Progress
 
-PAPERS = ("fedcvr", "chapter")
+PAPERS = ("fedcvr", "chapter", "ifedavg")
 
 
 def reproduce(
@@ -19,8 +19,9 @@ def reproduce(
     """Run a paper's experiments and write its tables and figures into ``out``; finished parts are kept and reused."""
     if paper not in PAPERS:
         raise StudyError(f"unknown paper {paper!r}; expected one of {', '.join(PAPERS)}")
-    from suture.reproduce import chapter, fedcvr
+    from suture.reproduce import chapter, fedcvr, ifedavg
 
     if paper == "chapter":
         return chapter.reproduce(out)
-    return fedcvr.reproduce(out, quick=quick, threads=threads, progress=progress)
+    run = fedcvr.reproduce if paper == "fedcvr" else ifedavg.reproduce
+    return run(out, quick=quick, threads=threads, progress=progress)

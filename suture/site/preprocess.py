@@ -246,6 +246,58 @@ def scale(values: NDArray[np.float64], feature: Number) -> NDArray[np.float64]:
     return scaled
 
 
+def number_columns(schema: Schema) -> dict[int, int | None]:
+    """Where the encoded numbers stand, each with the place of its indicator of missing values, if it has one.
+
+    >>> schema = Schema(missing="fill", features={"sex": Flag(), "age": Number(low=0, high=1, missing="indicator")})
+    >>> number_columns(schema)
+    {1: 2}
+    """
+    found: dict[int, int | None] = {}
+    j = 0
+    for name, feature in schema.features.items():
+        marked = schema.missing_rule(name) == "indicator"
+        if isinstance(feature, Number):
+            found[j] = j + 1 if marked else None
+        j += (len(feature.values) if isinstance(feature, Category) else 1) + marked
+    return found
+
+
+def fitted_scales(x: NDArray[np.float32], schema: Schema) -> dict[int, tuple[float, float]]:
+    """Mean and standard deviation of each number column over the rows that have a value (all rows without indicator).
+
+    Exact statistics of rows: they stay at the site, and a study with a promise refuses them. A column without spread
+    keeps a deviation of 1.
+
+    >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2)})
+    >>> fitted_scales(np.array([[-1, 0], [1, 0], [0, 1]], np.float32), schema)
+    {0: (0.0, 1.0)}
+    """
+    found = {}
+    for j, mark in number_columns(schema).items():
+        values = x[:, j].astype(np.float64)
+        if mark is not None:
+            values = values[x[:, mark] == 0]
+        spread = float(values.std()) if len(values) else 0.0
+        found[j] = (float(values.mean()) if len(values) else 0.0, spread if spread > 1e-9 else 1.0)
+    return found
+
+
+def standardise(x: NDArray[np.float32], scales: dict[int, tuple[float, float]], schema: Schema) -> NDArray[np.float32]:
+    """Number columns to mean 0 and deviation 1; what is missing and marked stays 0, now the mean.
+
+    >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2)})
+    >>> standardise(np.array([[0.5, 0], [0, 1]], np.float32), {0: (0.25, 0.5)}, schema).tolist()
+    [[0.5, 0.0], [0.0, 1.0]]
+    """
+    marks, out = number_columns(schema), x.copy()
+    for j, (mean, spread) in scales.items():
+        mark = marks[j]
+        scaled = (x[:, j] - mean) / spread
+        out[:, j] = scaled if mark is None else np.where(x[:, mark] == 1, 0.0, scaled)
+    return out
+
+
 def _count(into: dict[str, int], name: str, where: NDArray[np.bool_]) -> None:
     found = int(np.count_nonzero(where))
     if found:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import dp_accounting
 import numpy as np
@@ -57,7 +58,10 @@ class Local:
     rate: float = 0.01
     momentum: float = 0.0
     proximal: float = 0.0
-    class_weights: tuple[float, ...] | None = None
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    dropout: float = 0.0
+    decay: float = 1.0
+    decays: int = 0
     clip: float | None = None
     noise_multiplier: float | None = None
 
@@ -68,7 +72,17 @@ class Local:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
                 raise StudyError(f"expected {name} >= {least:g} and finite, found {value}")
-        if self.class_weights is not None:
+        if not (0 <= self.dropout < 1 and 0 < self.decay <= 1 and self.decays >= 0):
+            raise StudyError(
+                f"expected 0 <= dropout < 1, 0 < decay <= 1 and decays >= 0, found {self.dropout}, {self.decay} and "
+                f"{self.decays}"
+            )
+        if self.class_weights == "balanced" and self.clip is not None:
+            raise StudyError('class weights "balanced" are counted from rows; under privacy state them as numbers')
+        if isinstance(self.class_weights, str):
+            if self.class_weights != "balanced":
+                raise StudyError(f'expected class_weights "balanced" or numbers, found {self.class_weights!r}')
+        elif self.class_weights is not None:
             object.__setattr__(self, "class_weights", tuple(float(weight) for weight in self.class_weights))
             if not all(math.isfinite(weight) and weight >= 0 for weight in self.class_weights):
                 raise StudyError(f"expected class_weights >= 0 and finite, found {self.class_weights}")
@@ -84,6 +98,35 @@ class Local:
     def private(self) -> bool:
         """True only with clipping and noise: clipping alone protects nobody."""
         return self.clip is not None and bool(self.noise_multiplier)
+
+
+def at_round(local: Local, round_: int, rounds: int) -> Local:
+    """The settings of one round: the rate has been multiplied by ``decay`` at ``decays`` evenly spaced rounds so far.
+
+    The schedule depends on nothing but public settings.
+
+    >>> local = Local(rate=1.0, decay=0.9, decays=50)
+    >>> [round(at_round(local, r, 1000).rate, 4) for r in (1, 20, 21, 1000)]
+    [1.0, 1.0, 0.9, 0.0057]
+    """
+    if not local.decays or local.decay == 1.0:
+        return local
+    return replace(local, rate=local.rate * local.decay ** ((round_ - 1) * local.decays // rounds))
+
+
+def weights_of(local: Local, y: NDArray[np.int32], classes: int) -> tuple[float, ...]:
+    """The loss weight of each class; "balanced" is rows / (classes present x rows of the class), so the mean is 1.
+
+    >>> weights_of(Local(class_weights="balanced"), np.array([0, 0, 0, 1]), 2)
+    (0.6666666666666666, 2.0)
+    """
+    if isinstance(local.class_weights, tuple):
+        return local.class_weights
+    if local.class_weights is None:
+        return (1.0,) * classes
+    counts = np.bincount(y, minlength=classes)
+    present = int(np.count_nonzero(counts))
+    return tuple(float(len(y) / (present * count)) if count else 0.0 for count in counts)
 
 
 def sampling_rate(patients: int, batch: int) -> float:
@@ -133,6 +176,10 @@ def train(network: Dense, params: Floats, data: Patients, local: Local, key: byt
     >>> new.shape, new.dtype
     ((5,), dtype('float32'))
     """
+    if local.dropout:
+        from suture.training.personal import Layers, train_affine
+
+        return train_affine(network, params, Layers("none", "none"), np.zeros(0, np.float32), data, local, key)[0]
     fused = _Fused(network, params, data, local)
     width = words_for(network.n_params) if local.private else 0
     chunk = _chunk(width, min(local.batch, data.patients))
@@ -192,7 +239,7 @@ class _Fused:
         turn(self.memory, self.table)
         # One lane more than the parameters, since the last row of a layer is read in whole lanes.
         self.scratch = np.zeros((1, padded(network.n_params, 32) + WIDTH), np.float32)
-        weights = local.class_weights or (1.0,) * network.classes
+        weights = weights_of(local, data.y, network.classes)
         clip = math.inf if local.clip is None else local.clip
         self.data = (data.x, data.y, data.starts)
         self.settings = (
@@ -232,7 +279,7 @@ def _check(network: Dense, params: Floats, data: Patients, local: Local) -> None
     if data.y.min() < 0 or data.y.max() >= network.classes:
         outside = int(np.sum((data.y < 0) | (data.y >= network.classes)))
         raise DataError(f"expected outcomes within 0..{network.classes - 1}, found {outside} rows outside")
-    if local.class_weights is not None and len(local.class_weights) != network.classes:
+    if isinstance(local.class_weights, tuple) and len(local.class_weights) != network.classes:
         raise StudyError(f"expected {network.classes} class weights, found {len(local.class_weights)}")
 
 

@@ -20,6 +20,7 @@ ALLOWED = {
     "protection": {"privacy.mechanisms"},
     "evaluation": {"models"},
     "report": {"evaluation"},
+    "interop": {"site", "privacy", "report", "world", "study", "runfolder"},
     "engines": {"federation", "methods", "site.hospital", "protection.envelope"},
 }
 # third-party packages that only some rooms may touch

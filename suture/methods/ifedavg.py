@@ -1,0 +1,147 @@
+"""iFedAvg. Roschewitz, Hartley, Corinzia, Jaggi: iFedAvg – Interpretable Data-Interoperability for Federated Learning.
+arXiv:2107.06580, sections 2.1 and 2.2, appendix A.4.
+
+Every site keeps an element-wise affine layer before the shared network, and if wished one after it. They start as the
+identity, are trained with the network in one backward pass, and stay at the site; FedAvg runs on the network alone.
+What a site had to shift and stretch says where its data differ from the federation's (`suture interop`).
+
+| here | paper |
+|---|---|
+| `shared` | f_shared; for two classes it has two logits, as the paper's |
+| `layers` (own state): b_in, w_in, b_out, w_out | f_in(x) = (x + b_in) * w_in, f_out likewise |
+| `layers.out = "scalar"` | w_out as a single number (appendix A.4, Figure 19) |
+| `weighting = "uniform"` | section 4, Training |
+| `share` | section 5.2: sites willing to show their layers for the heat map |
+
+Under DP the layers are trained with the network as one model: one joint gradient a patient, clipped and noised as one
+(docs/interoperability.md has the proof, and why leaving the noise off the layers would void it). They are then private
+themselves, so showing them costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.methods.base import Answer, Arrays, State, local_event, mean_delta, private_local, start_weights
+from suture.models.dense import Dense
+from suture.privacy.unit import Patients
+from suture.training.local import Local
+from suture.training.personal import Layers, train_affine
+
+IN_ONLY = Layers()
+"""The paper's main experiments: f_in as vectors, no f_out."""
+
+
+@dataclass(frozen=True)
+class IFedAvg:
+    """FedAvg between personal affine layers."""
+
+    network: Dense
+    local: Local
+    layers: Layers = IN_ONLY
+    share: bool = False
+    weighting: Literal["size", "uniform"] = "uniform"
+    name: str = "ifedavg"
+    label: str = "iFedAvg"
+    pooled: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "network", two_logits(self.network))
+
+    @property
+    def needs(self) -> Literal["sum", "each"]:
+        """Only showing the layers needs each site's answer."""
+        return "each" if self.share else "sum"
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        """The shared network, and room for the layers of those who show them."""
+        state: State = {"shared": start_weights(self.network, rng)["params"]}
+        if self.share:
+            state["sites"] = np.array(list(sites), dtype=np.str_)
+            state["layers"] = np.repeat(self._identity()[None, :], len(sites), axis=0)
+        return state
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        """The shared network."""
+        return {"shared": state["shared"]}
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD on network and layers together."""
+        return local_event(self.local, patients, noise)
+
+    def site_step(
+        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, State]:
+        """Train network and layers; the network's change leaves, the layers stay unless the study shows them."""
+        begin = np.ascontiguousarray(message["shared"], dtype=np.float32)
+        kept = own.get("layers", self._identity())
+        trained, layers = train_affine(
+            self.network, begin, self.layers, kept, data, private_local(self.local, noise), key
+        )
+        payload = {"delta": begin - trained}
+        return ({**payload, "layers": layers} if self.share else payload), {"layers": layers}
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """FedAvg on the shared network."""
+        new = dict(state)
+        new["shared"] = (state["shared"] - mean_delta(answers, self.weighting)).astype(np.float32)
+        if self.share:
+            row = {site: i for i, site in enumerate(state["sites"].tolist())}
+            new["layers"] = state["layers"].copy()
+            for answer in answers:
+                new["layers"][row[answer.site]] = answer.payload["layers"]
+        return new
+
+    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+        """The site's own risk: its layers around the shared network; a site without layers has the identity."""
+        return predict(self.network, state["shared"], self.layers, own.get("layers", self._identity()), x)
+
+    def join_step(
+        self, shared: NDArray[np.float32], data: Patients, own: State, noise: float | None, key: bytes
+    ) -> State:
+        """One round of a hospital that comes later: only its layers are fitted, the network stays as it is.
+
+        It costs the new hospital one `site_event`; nobody else takes part or pays. The layers' gradient alone is
+        clipped, so the whole of C is theirs.
+        """
+        kept = own.get("layers", self._identity())
+        settings = private_local(self.local, noise)
+        return {"layers": train_affine(self.network, shared, self.layers, kept, data, settings, key, frozen=True)[1]}
+
+    def _identity(self) -> NDArray[np.float32]:
+        return self.layers.identity(self.network.sizes[0], self.network.sizes[-1])
+
+
+def two_logits(network: Dense) -> Dense:
+    """The paper's network has a logit a class, two classes included.
+
+    >>> two_logits(Dense((6, 64, 1), "tanh")).sizes, two_logits(Dense((6, 3))).sizes
+    ((6, 64, 2), (6, 3))
+    """
+    return replace(network, sizes=(*network.sizes[:-1], 2)) if network.sizes[-1] == 1 else network
+
+
+def predict(
+    network: Dense, shared: NDArray[np.float32], layers: Layers, own: NDArray[np.float32], x: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Probabilities of f_out(f_shared(f_in(x))): of outcome 1 for two classes, else one column a class.
+
+    >>> predict(Dense((1, 2)), np.array([0, 1, 0, 0], np.float32), Layers(), np.array([1, 2], np.float32),
+    ...     np.array([[-1.0]], np.float32)).tolist()
+    [0.5]
+    """
+    parts = layers.split(own, network.sizes[0], network.sizes[-1])
+    if "b_in" in parts:
+        x = (x + parts["b_in"]) * parts["w_in"]
+    z = network.logits(shared, np.ascontiguousarray(x, np.float32)).astype(np.float64)
+    if "b_out" in parts:
+        z = (z + parts["b_out"]) * parts["w_out"]
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    p = np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+    return p[:, 1] if network.sizes[-1] == 2 else p

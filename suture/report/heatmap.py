@@ -1,0 +1,88 @@
+"""Heat maps that stay legible with hundreds of features and dozens of hospitals: drawn on canvas, in the page itself.
+
+Rows are hospitals, columns features. Colour is the distance from the neutral value (0 for shifts, 1 for scales); "O"
+and "x" are the paper's marks (see `suture.interop.marks`). The script holds no text of a study: names and numbers come
+as JSON, and are only ever written as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.report.theme import PALETTE, finish, table
+
+MOST_STATIC = 60
+"""A printed map shows at most so many columns: the most spread ones, and it says so."""
+
+SCRIPT = (files("suture.report") / "heatmap.js").read_text(encoding="utf-8")
+
+
+def heat(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: NDArray[np.float64],
+    circles: NDArray[np.bool_],
+    crosses: NDArray[np.bool_],
+    neutral: float,
+) -> dict[str, Any]:
+    """The data of one map; the colour scale reaches to the 99 % quantile, so that one wild cell does not blank the rest.
+
+    >>> made = heat("b", ["a"], ["age"], np.array([[0.5]]), np.array([[False]]), np.array([False]), 0.0)
+    >>> made["reach"], made["values"]
+    (0.5, [[0.5]])
+    """
+    away = np.abs(values - neutral)
+    reach = float(np.quantile(away, 0.99)) if away.size else 0.0
+    return {
+        "title": title,
+        "rows": list(rows),
+        "columns": list(columns),
+        "values": np.round(values, 5).tolist(),
+        "circles": circles.astype(int).tolist(),
+        "crosses": crosses.astype(int).tolist(),
+        "neutral": neutral,
+        "reach": max(reach, 1e-6),
+    }
+
+
+def static(made: Mapping[str, Any], heading: str) -> Any:
+    """The map as a figure for print (PNG, SVG), the most spread columns only where there are many."""
+    values = np.array(made["values"], np.float64).reshape(len(made["rows"]), -1)
+    order = np.arange(values.shape[1])
+    note = "O: over 2 SD from the column's mean. x: the whole column varies unusually"
+    if len(order) > MOST_STATIC:
+        order = np.sort(np.argsort(-values.std(axis=0))[:MOST_STATIC])
+        note += f". The {MOST_STATIC} most spread of {values.shape[1]} columns"
+    names = {j: made["columns"][j] + (" (x)" if made["crosses"][j] else "") for j in order.tolist()}
+    cells = [
+        {
+            "hospital": site,
+            "column": names[j],
+            "value": float(values[i, j]),
+            "mark": "O" if made["circles"][i][j] else "",
+        }
+        for i, site in enumerate(made["rows"])
+        for j in names
+    ]
+    reach, neutral = made["reach"], made["neutral"]
+    scale = alt.Scale(
+        domain=[neutral - reach, neutral, neutral + reach],
+        range=[PALETTE[0], "#ffffff", PALETTE[1]],
+        clamp=True,
+        interpolate="rgb",
+    )
+    x = alt.X("column:N", sort=list(names.values()), title=None, axis=alt.Axis(labelAngle=-90, labelLimit=160))
+    y = alt.Y("hospital:N", sort=list(made["rows"]), title=None)
+    base = alt.Chart(table(cells)).encode(x=x, y=y)
+    tiles = base.mark_rect(stroke="#e3e6ea").encode(color=alt.Color("value:Q", scale=scale, title=made["title"]))
+    marks = base.mark_text(fontSize=13, fontWeight=700).encode(text="mark:N")
+    width = max(160, 18 * len(names))
+    chart = alt.layer(tiles, marks).properties(width=width, height=max(80, 20 * len(made["rows"])))
+    return finish(chart, heading, note)

@@ -53,7 +53,7 @@ def test_what_a_site_sends_keeps_its_claim(name):
     found = audit(step, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)
     assert not found.broken, found.verdict
     assert found.reach > claim.epsilon
-    assert found.measured > 0.3 * claim.epsilon  # the audit sees the canary: it is not blind
+    assert found.measured > 0.2 * claim.epsilon  # the audit sees the canary: it is not blind
 
     too_little = mechanism(name, NOISE / 4)[1]
     flagged = audit(too_little, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)

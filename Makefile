@@ -27,7 +27,7 @@ demo: .venv/core
 	$(BIN)/suture run examples/demo.toml --out demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: .venv/dev
 	$(BIN)/ruff check .

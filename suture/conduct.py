@@ -313,7 +313,9 @@ class _Job:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
-        filled = [pair for pair in scores.values() if len(pair[0])] or [(np.zeros(0, np.int32), np.zeros(0, np.float32))]
+        filled = [pair for pair in scores.values() if len(pair[0])] or [
+            (np.zeros(0, np.int32), np.zeros(0, np.float32))
+        ]
         y, p = np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
         groups = {

@@ -71,10 +71,11 @@ _BOUNDS = {
 }
 
 
-def _schema(task: str) -> Schema:
+def _schema(task: str, missing: str) -> Schema:
     numbers = {name: feature for name, feature in _BOUNDS.items() if name != "ct" or task == "prognosis"}
     flags = {name: Flag(label=name.replace("_", " ").capitalize()) for name in SIGNS}
-    return Schema(patient="patient_id", groups=("male",), features={**numbers, **flags})
+    schema = Schema(patient="patient_id", groups=("male",), features={**numbers, **flags})
+    return schema.model_copy(update={"missing": missing})
 
 
 def _numbers(
@@ -116,6 +117,7 @@ def outbreak(
     faults: str = "planted",
     flip: str = "",
     variation: float = 0.1,
+    missing: str = "indicator",
     test_fraction: float = 0.0,
 ) -> Cohort:
     """The treatment centres; ``flip`` names a centre whose outcome is turned round (Figure 19).
@@ -123,17 +125,17 @@ def outbreak(
     >>> [(site.name, len(site.table["age"])) for site in outbreak(1).sites][:2]
     [('Donka', 1975), ('Guéckédou', 1517)]
     """
-    if task not in FAULTS or faults not in ("planted", "none"):
+    if task not in FAULTS or faults not in ("planted", "none") or missing not in ("indicator", "fill"):
         raise StudyError(
-            'cohort outbreak: task must be "diagnosis" or "prognosis", faults "planted" or "none", '
-            f"found {task!r} and {faults!r}"
+            'cohort outbreak: task must be "diagnosis" or "prognosis", faults "planted" or "none", missing "indicator" or '
+            f'"fill", found {task!r}, {faults!r} and {missing!r}'
         )
     if not 0 <= test_fraction <= 10 or variation < 0:
         raise StudyError("cohort outbreak: expected 0 <= test_fraction <= 10 and variation >= 0")
     centres = PROGNOSIS if task == "prognosis" else DIAGNOSIS
     if flip and flip not in centres:
         raise StudyError(f"cohort outbreak: flip must name one of {', '.join(centres)}, found {flip!r}")
-    schema, sites = _schema(task), []
+    schema, sites = _schema(task, missing), []
     for i, (name, (patients, rate)) in enumerate(centres.items()):
         rng = np.random.default_rng([seed, 0x0E_B0_1A, task == "prognosis", i])
         own = {column: variation * float(rng.standard_normal()) for column in schema.features}

@@ -72,12 +72,14 @@ def data_folder(name: str) -> Path:
     return folder
 
 
-def heart(seed: int, *, zero_cholesterol: str = "missing") -> Cohort:
+def heart(seed: int, *, zero_cholesterol: str = "missing", missing: str = "indicator") -> Cohort:
     """The UCI heart disease data at the four hospitals that collected them (Detrano et al. 1989); outcome: target > 0.
 
     A cholesterol or a resting pressure of 0 is nobody's: it stands for a missing value. ``zero_cholesterol =
-    "recorded"`` leaves it in, as the files have it.
+    "recorded"`` leaves it in, as the files have it. ``missing = "fill"`` fills missing values without marking them.
     """
+    if missing not in ("indicator", "fill"):
+        raise StudyError(f'cohort heart: missing must be "indicator" or "fill", found {missing!r}')
     if zero_cholesterol not in ("missing", "recorded"):
         raise StudyError(f'cohort heart: zero_cholesterol must be "missing" or "recorded", found {zero_cholesterol!r}')
     folder = data_folder("heart_uci")
@@ -98,7 +100,12 @@ def heart(seed: int, *, zero_cholesterol: str = "missing") -> Cohort:
         table["high_risk"] = np.array([int(float(row["target"]) > 0) for row in rows])
         sites.append(CohortSite(name, region, table))
     return Cohort(
-        "heart", "high_risk", HEART, tuple(sites), "920 patients of four hospitals, UCI heart disease", generated=False
+        "heart",
+        "high_risk",
+        HEART.model_copy(update={"missing": missing}),
+        tuple(sites),
+        "920 patients of four hospitals, UCI heart disease",
+        generated=False,
     )
 
 

@@ -180,7 +180,9 @@ def _recorded(flag: Flag, label: str) -> tuple[str, str, str, str, str]:
     detail = f"Recorded for {_percent(flag.here)} of patients (elsewhere {_percent(flag.elsewhere)})."
     if flag.size < 0:
         never = flag.here < 0.02
-        means = f"{label} is {'never' if never else 'rarely'} recorded here, or stands under another name or code."
+        often = "never" if never else "rarely" if flag.here < 0.3 else "less often"
+        means = f"{label} is {often} recorded here than elsewhere, or stands under another name or code."
+        means = means if often == "less often" else means.replace(" than elsewhere", "")
         return ("never recorded" if never else "recorded less often", "lower", detail, means,
                 f"Is {label} measured? Is a code such as 0 or -9 written where it is missing?")  # fmt: skip
     means = f"{label} is recorded here and hardly elsewhere: no other hospital can learn from it or check it."

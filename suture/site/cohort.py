@@ -27,6 +27,7 @@ from suture.site.preprocess import (
     codes,
     encode,
     fitted_scales,
+    marked,
     numbers,
     outcome_vocabulary,
     sql_number,
@@ -37,7 +38,7 @@ from suture.site.preprocess import (
 )
 from suture.site.profile import Profile, take
 from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, source_of
-from suture.site.schema import Number, Schema
+from suture.site.schema import Number, Schema, feature_names
 from suture.site.split import distinct, first_rows, hashed, held_out, limit, row_keys
 
 Place: TypeAlias = Source | str | os.PathLike[str]
@@ -130,7 +131,9 @@ def load(
         raise StudyError(f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}")
     if outcome in schema.features or outcome == schema.patient:
         raise StudyError(f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it there")
-    arguments = (schema, outcome, classes, site, split_key, passage, profile)
+    # Standardising needs to know what is missing, so it is marked first, and unmarked where the schema asks for no mark.
+    encoded = marked(schema) if scaling == "site" else schema
+    arguments = (encoded, outcome, classes, site, split_key, passage, profile)
     parts = [_part(source_of(source), holdout, *arguments)]
     if test_source is not None:
         parts.append(_part(source_of(test_source), 1.0, *arguments))
@@ -152,8 +155,12 @@ def load(
     )
     scales: dict[int, tuple[float, float]] = {}
     if scaling == "site":
-        scales = fitted_scales(train.x, schema)
-        train, test = (Patients(standardise(part.x, scales, schema), part.y, part.starts) for part in (train, test))
+        scales = fitted_scales(train.x, encoded)
+        kept = [feature_names(encoded).index(name) for name in feature_names(schema)]
+        train, test = (
+            Patients(standardise(part.x, scales, encoded)[:, kept], part.y, part.starts) for part in (train, test)
+        )
+        scales = {kept.index(column): scale for column, scale in scales.items()}
     return SiteData(train, test if test.rows else None, parts[-1].groups, loaded, scales, parts[0].profile)
 
 

@@ -246,6 +246,19 @@ def scale(values: NDArray[np.float64], feature: Number) -> NDArray[np.float64]:
     return scaled
 
 
+def marked(schema: Schema) -> Schema:
+    """The same schema with a mark beside every feature that may be missing.
+
+    >>> marked(Schema(missing="fill", features={"smoker": Flag()})).width
+    2
+    """
+    features = {
+        name: feature.model_copy(update={"missing": "indicator"}) if schema.missing_rule(name) == "fill" else feature
+        for name, feature in schema.features.items()
+    }
+    return schema.model_copy(update={"features": features})
+
+
 def number_columns(schema: Schema) -> dict[int, int | None]:
     """Where the encoded numbers stand, each with the place of its indicator of missing values, if it has one.
 

@@ -160,6 +160,6 @@ def test_options(options: dict[str, Any], says: str) -> None:
 
 def test_by_name() -> None:
     assert COHORTS["cardio"] is build
-    with pytest.raises(StudyError, match="cohort 'heart' is not known; expected one of: cardio"):
-        load("heart", 1)
+    with pytest.raises(StudyError, match="cohort 'lungs' is not known; expected one of: cardio"):
+        load("lungs", 1)
     assert load("cardio", 1, patients=50, test_fraction=1).name == "cardio"

@@ -165,3 +165,16 @@ def test_a_page_of_600_features_and_50_sites_is_made():
     page = render(found)
     assert "<script>alert" not in page
     assert len(page) < 2_000_000
+
+
+def test_the_command_line_checks_one_site(suture_command, tmp_path):
+    wanted = files(tmp_path)
+    (tmp_path / "study.toml").write_text(wanted.to_toml())
+    found = suture_command("interop", "--before", "study.toml", "--site", "s2", "--out", "x", "--json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert [item["kind"] for item in answer["findings"]] == ["outside the bounds"]
+    assert (tmp_path / "x" / "interop.html").exists()
+    refused = suture_command("interop", "--epsilon", "1", "run", cwd=tmp_path)
+    assert refused.returncode == StudyError.exit_code
+    assert "belong to --before" in refused.stderr

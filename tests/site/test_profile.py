@@ -77,6 +77,11 @@ def test_a_site_standardises_by_its_training_rows_and_fills_with_the_mean():
     assert abs(age[missing == 0].mean()) < 1e-6
     assert abs(age[missing == 0].std() - 1) < 1e-5
     assert np.all(age[missing == 1] == 0)
+    unmarked = Schema(patient="id", missing="fill", features={"age": Number(low=0, high=100)})
+    filled = load(table, unmarked, "ill", site="a", holdout=0.3, split_key="k", scaling="site")
+    np.testing.assert_array_equal(filled.train.x[:, 0], age)
+    assert filled.train.features == 1
+    assert filled.scales == data.scales
     plain = load(table, schema, "ill", site="a", holdout=0.3, split_key="k")
     mean, spread = data.scales[0]
     there = plain.test.x[:, 1] == 0

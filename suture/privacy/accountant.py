@@ -3,9 +3,11 @@
 Neighbours are tables that differ by one patient, added or removed, with all of the patient's rows (``unit.py``).
 
 - ``pld``: privacy loss distributions, the tightest; see ``loss.py``. Releases that are all Gaussian without sampling
-  have an exact formula (Balle & Wang 2018, Theorem 8), which is used instead.
+  have an exact formula (Balle & Wang 2018, Theorem 8), which is used instead. A zCDP event states a bound on Renyi
+  divergences and no distribution, so a composition that holds one is accounted by ``rdp`` as a whole.
 - ``rdp``: Renyi divergences of the sampled Gaussian (Mironov, Talwar & Zhang 2019, Section 3 and Theorem 5) and of
-  Laplace (Mironov 2017, Proposition 6), added up, then converted by Canonne, Kamath & Steinke 2020, Proposition 12.
+  Laplace (Mironov 2017, Proposition 6), and rho times the order for rho-zCDP (Bun & Steinke 2016, Definition 1.1),
+  added up, then converted by Canonne, Kamath & Steinke 2020, Proposition 12.
   The sampled Gaussian is integrated numerically at every order: ``dp_accounting``'s series stops converging below
   sigma = 0.6 at the very orders that are needed there (at sigma = 0.5 and 1,270 patients it then says 283.5 for
   229.2).
@@ -33,6 +35,7 @@ from suture.privacy.events import (
     GAUSSIAN,
     LAPLACE,
     NON_PRIVATE,
+    ZCDP,
     NormalForm,
     Step,
     as_event,
@@ -106,7 +109,7 @@ def _epsilon(form: NormalForm, delta: float, accountant: str) -> float:
         return 0.0
     if any(step.kind == NON_PRIVATE for step, _ in form):
         return math.inf
-    if accountant == "rdp":
+    if accountant == "rdp" or (accountant == "pld" and any(step.kind == ZCDP for step, _ in form)):
         return _renyi(form, delta)
     if accountant == "basic":
         steps = sum(count for _, count in form)
@@ -128,6 +131,8 @@ def _gaussian(noise: float, delta: float) -> float:
 
 def _one_step(step: Step, delta: float) -> float:
     """The exact epsilon of a single step."""
+    if step.kind == ZCDP:
+        return _renyi(((step, 1),), delta)
     inner = min(delta / step.rate, 1.0)
     if inner >= 1:
         return 0.0
@@ -146,6 +151,8 @@ def _renyi(form: NormalForm, delta: float) -> float:
 @lru_cache(maxsize=1024)
 def _renyi_step(step: Step) -> Floats:
     """Renyi divergence of one step at each order."""
+    if step.kind == ZCDP:
+        return np.asarray(step.noise * _ORDERS, np.float64)
     if step.kind == GAUSSIAN and step.rate < 1:
         return np.array([_sampled_gaussian(step, order) for order in _ORDERS])
     plain = library.RdpAccountant(orders=_ORDERS)

@@ -1,10 +1,10 @@
 """Events in normal form: what was released, how many times, and its exact JSON.
 
 A `dp_accounting.DpEvent` says what a mechanism did. Suture accepts a closed list of them, because an event whose cost
-is not known must stop a release, not pass as free: Gaussian, Laplace, Poisson-sampled Gaussian, their compositions,
-NoOp and NonPrivate. Everything else raises `UnknownEvent`. Adaptive composition does not depend on order (Dwork &
-Roth 2014, Section 3.5), so an event is reduced to counted `Step`s, and two events are the same when their normal
-forms are.
+is not known must stop a release, not pass as free: Gaussian, Laplace, Poisson-sampled Gaussian, rho-zCDP (votes: a
+bounded-range pick of eps0 is eps0^2/8-zCDP, Cesar & Rogers 2021), their compositions, NoOp and NonPrivate.
+Everything else raises `UnknownEvent`. Adaptive composition does not depend on order (Dwork & Roth 2014, Section 3.5),
+so an event is reduced to counted `Step`s, and two events are the same when their normal forms are.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from dp_accounting.dp_event import DpEvent
 
 from suture.errors import UnknownEvent
 
-GAUSSIAN, LAPLACE, NON_PRIVATE = "gaussian", "laplace", "non_private"
+GAUSSIAN, LAPLACE, ZCDP, NON_PRIVATE = "gaussian", "laplace", "zcdp", "non_private"
 
 
 class Step(NamedTuple):
-    """One mechanism, once: ``noise`` is the noise multiplier, ``rate`` the Poisson sampling rate (1: everyone)."""
+    """One mechanism, once: ``noise`` is the noise multiplier, ``rate`` the Poisson sampling rate (1: everyone).
+
+    A zCDP step is known by its cost, not by its noise: there ``noise`` holds rho.
+    """
 
     kind: str
     noise: float
@@ -98,6 +101,8 @@ def as_event(form: NormalForm) -> DpEvent:
                 part = dp_event.PoissonSampledDpEvent(step.rate, part)
         elif step.kind == LAPLACE:
             part = dp_event.LaplaceDpEvent(step.noise)
+        elif step.kind == ZCDP:
+            part = dp_event.ZCDpEvent(step.noise)
         parts.append(part if count == 1 else dp_event.SelfComposedDpEvent(part, count))
     if not parts:
         return dp_event.NoOpDpEvent()
@@ -162,6 +167,8 @@ def _step(event: DpEvent) -> Step | None:
         return _noisy(GAUSSIAN, event.noise_multiplier, 1.0, event)
     if kind is dp_event.LaplaceDpEvent:
         return _noisy(LAPLACE, event.noise_multiplier, 1.0, event)
+    if kind is dp_event.ZCDpEvent:
+        return _zcdp(event)
     if kind is dp_event.PoissonSampledDpEvent and type(event.event) is dp_event.GaussianDpEvent:
         rate = _number(event.sampling_probability, "the sampling rate", event)
         if not 0 <= rate <= 1:
@@ -169,7 +176,7 @@ def _step(event: DpEvent) -> Step | None:
         step = _noisy(GAUSSIAN, event.event.noise_multiplier, rate, event)
         return step if rate > 0 else None
     raise UnknownEvent(
-        f"the accountants know Gaussian, Laplace, Poisson-sampled Gaussian, their compositions, NoOp and NonPrivate; "
+        f"the accountants know Gaussian, Laplace, Poisson-sampled Gaussian, zCDP, their compositions, NoOp and NonPrivate; "
         f"found {event!r}, whose cost is not known: nothing was released"
     )
 
@@ -179,6 +186,13 @@ def _noisy(kind: str, noise: object, rate: float, event: DpEvent) -> Step:
     if multiplier < 0:
         raise UnknownEvent(f"expected a noise multiplier of at least 0, found {multiplier} in {event!r}")
     return Step(kind, multiplier, rate) if multiplier > 0 else Step(NON_PRIVATE, 0.0, 1.0)
+
+
+def _zcdp(event: DpEvent) -> Step | None:
+    rho = _number(event.rho, "rho", event)
+    if rho < 0 or _number(event.xi, "xi", event) != 0:
+        raise UnknownEvent(f"expected rho of at least 0 and xi = 0 (plain rho-zCDP), found {event!r}")
+    return Step(ZCDP, rho, 1.0) if rho > 0 else None
 
 
 def _number(value: object, what: str, event: DpEvent) -> float:
@@ -203,6 +217,8 @@ def _to_json(event: DpEvent) -> dict[str, Any]:
         return {"event": GAUSSIAN, "noise": float(event.noise_multiplier)}
     if kind is dp_event.LaplaceDpEvent:
         return {"event": LAPLACE, "noise": float(event.noise_multiplier)}
+    if kind is dp_event.ZCDpEvent:
+        return {"event": ZCDP, "rho": float(event.rho)}
     if kind is dp_event.PoissonSampledDpEvent:
         return {"event": "poisson_sampled", "rate": float(event.sampling_probability), "of": _to_json(event.event)}
     if kind is dp_event.SelfComposedDpEvent:
@@ -215,6 +231,7 @@ _FIELDS = {
     NON_PRIVATE: {"event"},
     GAUSSIAN: {"event", "noise"},
     LAPLACE: {"event", "noise"},
+    ZCDP: {"event", "rho"},
     "poisson_sampled": {"event", "rate", "of"},
     "self_composed": {"event", "count", "of"},
     "composed": {"event", "of"},
@@ -233,6 +250,8 @@ def _from_json(value: object) -> DpEvent:
         return dp_event.GaussianDpEvent(value["noise"])
     if kind == LAPLACE:
         return dp_event.LaplaceDpEvent(value["noise"])
+    if kind == ZCDP:
+        return dp_event.ZCDpEvent(value["rho"])
     if kind == "poisson_sampled":
         return dp_event.PoissonSampledDpEvent(value["rate"], _from_json(value["of"]))
     if kind == "self_composed":

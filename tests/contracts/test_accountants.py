@@ -34,7 +34,10 @@ def sampled(rate: float, noise: float, count: int = 1) -> SelfComposedDpEvent:
 
 UNKNOWN = [
     dp_accounting.UnsupportedDpEvent(),
-    dp_accounting.ZCDpEvent(0.1),
+    dp_accounting.ZCDpEvent(0.1, 0.2),
+    dp_accounting.ZCDpEvent(-0.1),
+    dp_accounting.ZCDpEvent(math.inf),
+    PoissonSampledDpEvent(0.1, dp_accounting.ZCDpEvent(0.1)),
     dp_accounting.RandomizedResponseDpEvent(0.5, 2),
     dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GaussianDpEvent(1.0)),
     PoissonSampledDpEvent(0.1, LaplaceDpEvent(1.0)),

@@ -5,12 +5,20 @@ import time
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, get_epsilon_gaussian
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    ZCDpEvent,
+    get_epsilon_gaussian,
+)
+from dp_accounting.rdp import RdpAccountant
 from scipy import integrate
 
 from suture.privacy import accountant, loss
-from suture.privacy.accountant import delta_for, epsilon, epsilon_of
-from suture.privacy.events import GAUSSIAN, LAPLACE, Step
+from suture.privacy.accountant import compose, delta_for, epsilon, epsilon_of, event_from_json, event_to_json
+from suture.privacy.events import GAUSSIAN, LAPLACE, Step, normal_form
 from suture.privacy.loss import loss_at
 
 PATIENTS = (13130, 9250, 4730, 1620, 1270)
@@ -119,3 +127,28 @@ def test_a_cold_figure_is_quick():
         epsilon_of(training(13130, 1.0 + i / 1e6), 1e-5, "pld")
         best = min(best, time.perf_counter() - begin)
     assert best < 0.3
+
+
+@pytest.mark.parametrize("rho", [1e-4, 0.02, 0.5, 3.0])
+def test_zcdp_costs_what_a_gaussian_of_the_same_rho_costs_by_rdp(rho):
+    """A Gaussian of noise multiplier s is exactly 1/(2 s^2)-zCDP, and its Renyi divergence is rho times the order."""
+    vote, gaussian = ZCDpEvent(rho), GaussianDpEvent((2 * rho) ** -0.5)
+    assert epsilon(vote, 1e-5, "rdp") == pytest.approx(epsilon(gaussian, 1e-5, "rdp"), rel=1e-9)
+    theirs = RdpAccountant()
+    theirs.compose(SelfComposedDpEvent(vote, 10))
+    assert epsilon(SelfComposedDpEvent(vote, 10), 1e-5, "rdp") == pytest.approx(theirs.get_epsilon(1e-5), rel=5e-3)
+    assert epsilon(vote, 1e-5, "pld") == epsilon(vote, 1e-5, "rdp") > epsilon(gaussian, 1e-5, "pld")
+
+
+def test_votes_moments_and_training_compose_in_one_event():
+    """Votes first (500 picks, eps0 = 0.1), then moments, then DP-SGD: rho-zCDP adds to the Renyi divergences."""
+    votes = SelfComposedDpEvent(ZCDpEvent(0.1**2 / 8), 500)
+    training = SelfComposedDpEvent(PoissonSampledDpEvent(0.02, GaussianDpEvent(1.1)), 500)
+    whole = ComposedDpEvent([votes, GaussianDpEvent(4.0), training])
+    same = ComposedDpEvent([GaussianDpEvent((2 * 0.625) ** -0.5), GaussianDpEvent(4.0), training])
+    assert epsilon(whole, 1e-5, "rdp") == pytest.approx(epsilon(same, 1e-5, "rdp"), rel=1e-9)
+    assert epsilon(whole, 1e-5, "pld") == epsilon(whole, 1e-5, "rdp")  # as a whole, and stated
+    assert epsilon(whole, 1e-5, "basic") > epsilon(whole, 1e-5, "rdp")
+    assert event_from_json(event_to_json(whole)) == whole
+    assert compose([(whole, 2)]) == compose([(whole, 1), (whole, 1)])
+    assert normal_form(ZCDpEvent(0.0)) == ()

@@ -38,7 +38,9 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
         return fedprox(network, local, spec.proximal, spec.weighting or "size")
     if name in ("fedadam", "fedyogi", "fedadagrad"):
         weighting = spec.weighting or "uniform"
-        return FedOpt(network, local, cast("Server", name), weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau)
+        return FedOpt(
+            network, local, cast("Server", name), weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau
+        )
     if name == "fedcluster":
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
     if name == "alone":

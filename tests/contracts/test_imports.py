@@ -14,9 +14,9 @@ ALLOWED = {
     "privacy": set(),
     "site": {"privacy", "protection.envelope"},
     "cohorts": {"site.schema"},
-    "models": set(),
+    "models": {"site.schema"},  # public declarations: no row is read there
     "training": {"models", "privacy.unit", "privacy.mechanisms"},
-    "methods": {"models", "training", "protection.envelope", "privacy.unit", "study"},
+    "methods": {"models", "training", "protection", "privacy.unit", "privacy.mechanisms", "privacy.selection", "study"},
     "protection": {"privacy.mechanisms"},
     "evaluation": {"models"},
     "report": {"evaluation"},

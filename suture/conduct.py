@@ -105,19 +105,6 @@ def _check(study: Study) -> None:
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
 
 
-def _local(study: Study) -> Local:
-    spec = study.method
-    clip = study.privacy.clip if study.privacy else None
-    return Local(
-        epochs=spec.local_epochs,
-        batch=spec.batch,
-        rate=spec.rate,
-        momentum=spec.momentum,
-        class_weights=spec.class_weights,
-        clip=clip,
-    )
-
-
 def _conduct(
     study: Study,
     base: Path,
@@ -197,10 +184,8 @@ class _Job:
         self.study, self.world, self.seed = study, here, seed
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
-        width = len(here.features)
-        network = Dense((width, *study.model.hidden, 1), study.model.activation)
-        self.method: Method = methods.build(name, study.method, network, _local(study))
-        self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
+        self.method: Method = world.method_of(study, here, name)
+        self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()

@@ -78,6 +78,12 @@ class MethodSpec(BaseModel):
     proximal: float = Field(default=0.1, ge=0)
     clusters: int = Field(default=2, ge=1)
     warmup: int = Field(default=5, ge=1)
+    mode: Literal["votes", "votes+moments", "secure"] = "votes"
+    picks: int = Field(default=4, ge=1)
+    quorum: float | None = Field(default=None, ge=0)
+    concepts: int = Field(default=60, ge=1)
+    honest: float = Field(default=0.5, gt=0, le=1)
+    claimed_epsilon: float = Field(default=5.0, gt=0)
 
 
 class PrivacySpec(BaseModel):

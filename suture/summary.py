@@ -22,7 +22,7 @@ from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import World, plan
+from suture.world import World, method_of, plan
 
 Metrics = dict[str, float | None]
 CURVE_POINTS = 12
@@ -185,7 +185,7 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
     """Epsilon of the worst hospital after some of the rounds, by the study's accountant."""
     if study.privacy is None or not runs[0].rounds:
         return {}
-    plans = plan(study, world, pooled=name == "pooled")
+    plans = plan(study, world, method_of(study, world, name))
     leader = max(plans, key=lambda site: plans[site].epsilon)
     last = runs[0].rounds
     chosen = sorted({round(r) for r in np.linspace(1, last, min(last, CURVE_POINTS))})
@@ -193,7 +193,7 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
     for round_ in range(1, last + 1):
         taken += leader in participants(list(plans), round_, study.method.participation, study.seed)
         if round_ in chosen:
-            event = accountant.compose([(plans[leader].event, taken)] if taken else [])
+            event = plans[leader].spent_after(taken)
             spent[round_] = accountant.epsilon(event, study.privacy.delta, study.privacy.accountant)
     return spent
 

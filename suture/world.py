@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,19 @@ import numpy as np
 
 from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
-from suture.federation import rounds_of
+from suture.federation import participants, rounds_of
+from suture.methods import Public, build
+from suture.methods.base import Method, Phased
+from suture.models.dense import Dense
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
-from suture.privacy.planner import SitePlan, plan_site
+from suture.privacy.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.unit import concatenate
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
 from suture.site.hospital import Hospital
 from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
+from suture.training.local import Local
 
 if TYPE_CHECKING:
     from suture.study import Study
@@ -108,7 +112,27 @@ def survey(study: Study, base: Path, seed: int) -> World:
     return World(seed, study.outcome, schema, generated, places, sizes)
 
 
-def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:
+def method_of(study: Study, world: World, name: str) -> Method:
+    """The method object: built from the study and from the federation's public sizes and schema."""
+    network = Dense((len(world.features), *study.model.hidden, 1), study.model.activation)
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    return build(name, study.method, network, local_of(study), public)
+
+
+def local_of(study: Study) -> Local:
+    """The settings of local training."""
+    spec = study.method
+    return Local(
+        epochs=spec.local_epochs,
+        batch=spec.batch,
+        rate=spec.rate,
+        momentum=spec.momentum,
+        class_weights=spec.class_weights,
+        clip=study.privacy.clip if study.privacy else None,
+    )
+
+
+def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
     """The promise at each site for one method, from public figures alone.
 
     On real patients every seed trains on the same people, so the budget covers all seeds together.
@@ -116,7 +140,9 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
     if study.privacy is None:
         return {}
     privacy, method = study.privacy, study.method
-    sizes = {POOLED: sum(world.sizes.values())} if pooled else world.sizes
+    sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
+    if isinstance(built, Phased):
+        return _phased(study, world, built, sizes)
     takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
     repeats = 1 if world.generated else study.evaluation.seeds
     return {
@@ -133,6 +159,34 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
         )
         for site, patients in sizes.items()
     }
+
+
+def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int]) -> dict[str, SitePlan]:
+    """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as there are seeds."""
+    if study.privacy is None:
+        return {}
+    privacy, spec = study.privacy, study.method
+    repeats = 1 if world.generated else study.evaluation.seeds
+    turns: dict[str, list[int]] = {site: [] for site in sizes}
+    for round_ in range(1, spec.rounds + 1):
+        for site in participants(list(sizes), round_, spec.participation, study.seed):
+            turns[site].append(round_)
+    made: dict[tuple[int, ...], SitePlan] = {}
+    plans = {}
+    for site, patients in sizes.items():
+        rounds = tuple(turns[site] or [1]) * repeats
+        if rounds not in made:  # nothing here depends on the number of patients: equal schedules are planned once
+            made[rounds] = plan_schedule(
+                site,
+                patients,
+                lambda noise, rounds=rounds: [built.round_event(r, 1, noise) for r in rounds],  # type: ignore[misc]
+                delta=privacy.delta,
+                accountant=privacy.accountant,
+                epsilon=privacy.epsilon,
+                noise_multiplier=privacy.noise_multiplier,
+            )
+        plans[site] = replace(made[rounds], site=site, patients=patients, batch=patients)
+    return plans
 
 
 def account(study: Study, world: World, method: str) -> str:
@@ -162,7 +216,7 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
         world.ledgers[place.name] = open_ledger(place, folder)
     for method in study.methods:
         name = account(study, world, method)
-        plans = plan(study, world, pooled=method == "pooled")
+        plans = plan(study, world, method_of(study, world, method))
         for site, ledger in world.ledgers.items():
             if not study.private and ledger.promised(name.removesuffix(WITHOUT_PRIVACY)):
                 raise PrivacyError(

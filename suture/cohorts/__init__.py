@@ -8,11 +8,12 @@ from typing import Any
 
 from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.icu import icu
 from suture.errors import StudyError
 
-__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "load"]
+__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "icu", "load"]
 
-COHORTS: dict[str, Callable[..., Cohort]] = {"cardio": cardio}
+COHORTS: dict[str, Callable[..., Cohort]] = {"cardio": cardio, "icu": icu}
 """The built-in federations by the name a study file uses."""
 
 

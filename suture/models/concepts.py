@@ -19,8 +19,9 @@ sensitivity in docs/veil.md rests on that. A missing value is 0 in every concept
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,8 +84,8 @@ class Concepts:
     def __len__(self) -> int:
         return len(self.items)
 
-    def matrix(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The concepts of encoded rows, rows x concepts, each value within [-1, 1].
+    def matrix(self, x: NDArray[np.float32], ids: Sequence[int] | NDArray[Any] | None = None) -> NDArray[np.float32]:
+        """The concepts of encoded rows (all, or only ``ids``), rows x concepts, each value within [-1, 1].
 
         >>> from suture.site.schema import Number, Schema
         >>> rate = Number(low=0, high=40, normal=(10, 20), thresholds={"high": 25}, missing="fill")
@@ -96,8 +97,9 @@ class Concepts:
             raise ValueError(f"expected rows of {self.inputs} encoded features, found shape {x.shape}")
         # Encoded rows are within [-1, 1] already; whatever is not is brought there, so that the bound needs no trust.
         x = np.clip(np.nan_to_num(x, nan=0.0), -1, 1)
-        out = np.empty((len(x), len(self.items)), np.float32)
-        for j, concept in enumerate(self.items):
+        wanted = self.items if ids is None else [self.items[i] for i in ids]
+        out = np.empty((len(x), len(wanted)), np.float32)
+        for j, concept in enumerate(wanted):
             out[:, j] = self._column(concept, x)
         return out
 

@@ -40,7 +40,9 @@ EXAMPLES = {
 }
 """One correct line of each kind, shown by the errors."""
 
-CLINICAL_EXAMPLE = 'rate = { kind = "number", low = 0, high = 60, unit = "/min", normal = [12, 20], thresholds = { low = 8, high = 25 } }'
+CLINICAL_EXAMPLE = (
+    'rate = { kind = "number", low = 0, high = 60, normal = [12, 20], thresholds = { low = 8, high = 25 } }'
+)
 
 
 class _Frozen(BaseModel):

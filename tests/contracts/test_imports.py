@@ -16,7 +16,16 @@ ALLOWED = {
     "cohorts": {"site.schema"},
     "models": {"site.schema"},  # public declarations: no row is read there
     "training": {"models", "privacy.unit", "privacy.mechanisms"},
-    "methods": {"models", "training", "protection", "privacy.unit", "privacy.mechanisms", "privacy.selection", "study"},
+    "methods": {
+        "models",
+        "training",
+        "protection",
+        "privacy.unit",
+        "privacy.mechanisms",
+        "privacy.selection",
+        "site.schema",
+        "study",
+    },
     "protection": {"privacy.mechanisms"},
     "evaluation": {"models"},
     "report": {"evaluation"},

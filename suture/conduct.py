@@ -16,7 +16,7 @@ import numpy as np
 
 from suture import methods, world
 from suture.engines.embedded import Embedded
-from suture.errors import BudgetExhausted, StudyError
+from suture.errors import BudgetExhausted, PrivacyError, StudyError
 from suture.evaluation.calibration import reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import binary, light, roc_curve
@@ -101,6 +101,11 @@ def _check(study: Study) -> None:
     for name in study.methods:
         if name not in methods.METHODS:
             methods.build(name, study.method, Dense((1, 1)), Local())
+    if study.private and "veil-printed" in study.methods:
+        raise PrivacyError(
+            "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which has a "
+            "proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed"
+        )
     if study.evaluation.holdout == 0 and not any(site.test for site in study.sites):
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
 

@@ -29,6 +29,12 @@ CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
 
 _FEDOPT = ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295")
+_VEIL = (
+    "VEIL: A Framework for Differentially Private, Interpretable, and Communication-Efficient Federated Learning",
+    "Vallabhaneni",
+    2025,
+    "paper 000",
+)
 REFERENCES = {
     "fedavg": (
         "Communication-Efficient Learning of Deep Networks from Decentralized Data",
@@ -45,6 +51,14 @@ REFERENCES = {
     ),
     "fedyogi": _FEDOPT,
     "fedadagrad": _FEDOPT,
+    "scaffold": (
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        "Karimireddy et al.",
+        2020,
+        "arXiv:1910.06378",
+    ),
+    "veil": _VEIL,
+    "veil-printed": _VEIL,
     "fedcluster": (
         "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
         "You et al.",

@@ -58,6 +58,9 @@ LOOK_NORM, NORM = 4.0, 3.0
 SCORE = 8.0
 """Log odds beyond which a patient's score counts as this much when the model's scale is set."""
 _MATRICES: Remember[Patients, NDArray[np.float32]] = Remember(1024)
+_TESTED: Remember[NDArray[np.float32], NDArray[np.float32]] = Remember(1024)
+_SMALL = 1 << 21
+"""Up to this many values the concepts of rows to predict for are remembered from round to round."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +190,12 @@ class Veil:
 
     def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
         """Risk by the global model: the same at every site."""
-        ids = np.flatnonzero(state["weights"])
-        logit = self.dictionary.matrix(x, ids) @ state["weights"][ids] + state["bias"][0]
+        if len(x) * len(self.dictionary) <= _SMALL:
+            values = _TESTED.get(x, lambda: self.dictionary.matrix(x), self.dictionary.digest)
+            logit = values @ state["weights"] + state["bias"][0]
+        else:
+            ids = np.flatnonzero(state["weights"])
+            logit = self.dictionary.matrix(x, ids) @ state["weights"][ids] + state["bias"][0]
         return statistics.risk(logit).astype(np.float32)
 
     # --- the site's side -----------------------------------------------------------------------------------------------
@@ -201,7 +208,9 @@ class Veil:
         rho = None if noise is None else self.phase_rho(phase, noise)
         ids, weights = message["ids"], message["weights"].astype(np.float32)
         values = _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
-        logit = values[:, ids] @ weights + float(message["bias"][0])
+        dense = np.zeros(len(self.dictionary), np.float32)
+        dense[ids] = weights
+        logit = values @ dense + float(message["bias"][0])
         if phase == "vote":
             scores = statistics.vote_scores(values, data.y - statistics.risk(logit), data.starts)
             if rho is None:

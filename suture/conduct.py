@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def _check(study: Study) -> None:
             "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which has a "
             "proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed"
         )
-    if study.evaluation.holdout == 0 and not any(site.test for site in study.sites):
+    if study.evaluation.holdout == 0 and not study.evaluation.folds and not any(site.test for site in study.sites):
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
 
 
@@ -124,13 +125,13 @@ def _conduct(
     first: World | None = None
     model: dict[str, Any] = {}
     warnings: list[str] = []
-    parts, part = len(study.methods) * study.evaluation.seeds, 0
+    parts, part = len(study.methods) * study.evaluation.seeds * max(1, study.evaluation.folds), 0
     with Embedded(threads) as engine:
         for seed in range(study.seed, study.seed + study.evaluation.seeds):
             here = _world(study, base, folder, seed, first)
-            for name in study.methods:
+            for fold, name in product(world.split(study, here), study.methods):
                 part += 1
-                job = _Job(study, here, name, seed, folder, engine, progress, part, parts)
+                job = _Job(study, fold, name, seed, folder, engine, progress, part, parts)
                 outcome, training = job.run(resumed)
                 if outcome is None:
                     paid = f"{len(outcomes[name])} of {study.evaluation.seeds} seeds"
@@ -191,7 +192,7 @@ class _Job:
         self.part, self.parts = part, parts
         self.method: Method = world.method_of(study, here, name)
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
-        self.key = f"{name}-{seed}"
+        self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
 
@@ -250,8 +251,9 @@ class _Job:
             noise = planned.noise_multiplier if planned else None
             trainers[site] = Member(hospital, self.account, noise, self.seed)
         readers = trainers
-        if self.method.pooled:
-            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in hospitals.items()}
+        if self.method.pooled or self.world.tested:
+            measured = self.world.tested or hospitals
+            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in measured.items()}
         return trainers, readers
 
     def _after_round(self, training: Training, trainers: dict[str, Member], readers: dict[str, Member]) -> None:
@@ -294,13 +296,14 @@ class _Job:
         groups = {
             group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
             for group in self.world.schema.groups
+            if not self.world.tested  # groups are read for test patients only, and these were read to train on
         }
         protected = self.study.private
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = dict.fromkeys(readers, spent[world.POOLED]) if spent else {}
-            noise = dict.fromkeys(readers, noise[world.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.hospitals, spent[world.POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.hospitals, noise[world.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,

@@ -111,6 +111,8 @@ class EvaluationSpec(BaseModel):
     model_config = _FROZEN
 
     holdout: float = Field(default=0.2, ge=0, lt=1)
+    folds: int = Field(default=0, ge=0)
+    """0 holds out patients; 2 or more hold out whole hospitals, each once."""
     seeds: int = Field(default=1, ge=1)
     threshold: float = Field(default=0.5, gt=0, lt=1)
     compare: tuple[str, ...] = ()
@@ -173,6 +175,10 @@ class Study(BaseModel):
             twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
             if twice:
                 raise ValueError(f"site names must differ (upper and lower case count as equal), found twice: {twice}")
+        if self.evaluation.folds == 1:
+            raise ValueError(
+                "evaluation.folds: expected 0 (hold out patients) or 2 and more (hold out hospitals), found 1"
+            )
         weights = self.method.class_weights
         if weights is not None and len(weights) != 2:
             raise ValueError(f"method.class_weights needs one weight a class (2), found {len(weights)}")

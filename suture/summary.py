@@ -17,6 +17,7 @@ from suture import __version__
 from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants
+from suture.methods.base import Phased
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
@@ -215,7 +216,10 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
 def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[str, Any]:
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
-    epsilon = {site: max(run.epsilon[site] for run in runs) for site in runs[0].epsilon}
+    method = method_of(study, world, name)
+    trained = dict.fromkeys(site for run in runs for site in run.epsilon)
+    epsilon = {site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained}
+    noise = {site: next(run.noise[site] for run in runs if site in run.noise) for site in trained}
     found = statement(
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -223,13 +227,14 @@ def _privacy(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
         clip=study.privacy.clip,
         batch=study.method.batch,
         epsilon=epsilon,
-        noise_multiplier=runs[0].noise,
+        noise_multiplier=noise,
         patients=world.sizes if name != "pooled" else dict.fromkeys(world.sizes, sum(world.sizes.values())),
         rounds=runs[0].rounds,
         local_epochs=study.method.local_epochs,
         seeds=study.evaluation.seeds,
         generated=world.generated,
         described=_describes(study, world),
+        mechanism=method.mechanism() if isinstance(method, Phased) else None,
     )
     return {**found, "patients": world.sizes}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
+from suture.evaluation.resampling import grouped_folds
 from suture.federation import participants, rounds_of
 from suture.methods import Public, build
 from suture.methods.base import Method, Phased
@@ -64,6 +66,9 @@ class World:
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
+    fold: int | None = None
+    tested: dict[str, Hospital] = field(default_factory=dict)
+    """With folds: hospitals that do not train here, all of whose patients are tested on."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -75,7 +80,8 @@ def survey(study: Study, base: Path, seed: int) -> World:
     """Find the sites and count their training patients; no clinical value is read."""
     if study.cohort is not None:
         options = study.cohort.options()
-        cohort = cohorts.load(study.cohort.name, seed, **{"test_fraction": study.evaluation.holdout, **options})
+        fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
+        cohort = cohorts.load(study.cohort.name, seed, **{"test_fraction": fresh, **options})
         if study.outcome != cohort.outcome:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
@@ -112,6 +118,36 @@ def survey(study: Study, base: Path, seed: int) -> World:
     return World(seed, study.outcome, schema, generated, places, sizes)
 
 
+def split(study: Study, whole: World) -> list[World]:
+    """The federations that train: the whole one, or one for each fold of hospitals. From names and sizes alone."""
+    if not study.evaluation.folds:
+        return [whole]
+    if study.evaluation.folds > len(whole.sizes):
+        raise StudyError(
+            f"evaluation.folds: {study.evaluation.folds} folds need as many sites, found {len(whole.sizes)}"
+        )
+    parts = []
+    for i, out in enumerate(grouped_folds(whole.sizes, study.evaluation.folds, study.seed)):
+        inside = [name for name in whole.sizes if name not in out]
+        parts.append(
+            replace(
+                whole,
+                fold=i + 1,
+                places=tuple(place for place in whole.places if place.name not in out),
+                sizes={name: whole.sizes[name] for name in inside},
+                hospitals={name: whole.hospitals[name] for name in inside if name in whole.hospitals},
+                tested={name: _all_tested(whole.hospitals[name]) for name in out if name in whole.hospitals},
+            )
+        )
+    return parts
+
+
+def _all_tested(hospital: Hospital) -> Hospital:
+    """A hospital whose training patients are test patients here. It trains nothing, so nothing is charged."""
+    data = replace(hospital.data, test=hospital.data.train, test_groups={})
+    return replace(hospital, data=data)
+
+
 def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     network = Dense((len(world.features), *study.model.hidden, 1), study.model.activation)
@@ -144,7 +180,7 @@ def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
     if isinstance(built, Phased):
         return _phased(study, world, built, sizes)
     takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
-    repeats = 1 if world.generated else study.evaluation.seeds
+    repeats = _repeats(study, world)
     return {
         site: plan_site(
             site,
@@ -161,12 +197,17 @@ def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
     }
 
 
+def _repeats(study: Study, world: World) -> int:
+    """How many trainings one patient's budget covers: real patients are the same for every seed and most folds."""
+    return 1 if world.generated else study.evaluation.seeds * max(1, study.evaluation.folds - 1)
+
+
 def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int]) -> dict[str, SitePlan]:
     """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as there are seeds."""
     if study.privacy is None:
         return {}
     privacy, spec = study.privacy, study.method
-    repeats = 1 if world.generated else study.evaluation.seeds
+    repeats = _repeats(study, world)
     turns: dict[str, list[int]] = {site: [] for site in sizes}
     for round_ in range(1, spec.rounds + 1):
         for site in participants(list(sizes), round_, spec.participation, study.seed):
@@ -192,6 +233,8 @@ def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int])
 def account(study: Study, world: World, method: str) -> str:
     """The ledger account of a method. Generated patients are new for every seed, so each seed has its own."""
     name = f"{study.name}/{method}/{world.seed}" if world.generated else f"{study.name}/{method}"
+    if world.generated and world.fold is not None:
+        name += f"/fold {world.fold}"
     return name if study.private else name + WITHOUT_PRIVACY
 
 
@@ -214,10 +257,11 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
             seeded_key(world.seed, "site", place.name) if place.home is None else _secret(place.home)
         )
         world.ledgers[place.name] = open_ledger(place, folder)
-    for method in study.methods:
-        name = account(study, world, method)
-        plans = plan(study, world, method_of(study, world, method))
-        for site, ledger in world.ledgers.items():
+    for part, method in product(split(study, world), study.methods):
+        name = account(study, part, method)
+        plans = plan(study, part, method_of(study, part, method))
+        for site in part.sizes:
+            ledger = world.ledgers[site]
             if not study.private and ledger.promised(name.removesuffix(WITHOUT_PRIVACY)):
                 raise PrivacyError(
                     f"site {site!r} has promised privacy to {study.name!r}; running it again without privacy would break "
@@ -267,7 +311,7 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
 
 
 def _holdout(study: Study, place: Place) -> float:
-    return 0.0 if place.test is not None else study.evaluation.holdout
+    return 0.0 if place.test is not None or study.evaluation.folds else study.evaluation.holdout
 
 
 def _secret(home: Path) -> bytes:

@@ -86,6 +86,9 @@ class Phased(Protocol):
     def round_event(self, round_: int, patients: int, noise: float | None) -> dp_accounting.DpEvent:
         """What round 1, 2, ... will ask for when the server keeps to the schedule: the plan is made from this."""
 
+    def mechanism(self) -> str:
+        """In words for a privacy officer: what leaves, how it is protected, on which assumptions."""
+
 
 def private_local(local: Local, noise: float | None) -> Local:
     """The site's own noise multiplier put into the training settings; None trains without DP."""

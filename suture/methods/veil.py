@@ -107,6 +107,11 @@ class Veil:
         return ("rate", "look", "newton", *pairs, *["newton"] * ((self.rounds - 3) % 2))
 
     @property
+    def _honest(self) -> int:
+        """How many hospitals' noise a sum can count on."""
+        return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 1
+
+    @property
     def _stages(self) -> int:
         return sum(phase in ("look", "grow") for phase in self.schedule)
 
@@ -129,6 +134,25 @@ class Veil:
     def round_event(self, round_: int, patients: int, noise: float | None) -> dp_accounting.DpEvent:
         """What round 1, 2, ... of the schedule will cost."""
         return _zcdp(None if noise is None else self.phase_rho(self.schedule[round_ - 1], noise))
+
+    def mechanism(self) -> str:
+        """For the privacy statement."""
+        votes = (
+            f"In {self.schedule.count('vote')} rounds each hospital named {self.picks} concepts with a sign, by the "
+            "exponential mechanism on sums to which a patient contributes at most 1 for each concept. "
+        )
+        moments = (
+            "Sums and moments of concepts, to which a patient's contribution is bounded, left with discrete Gaussian "
+            "noise. "
+        )
+        words = (votes if "vote" in self.schedule else "") + moments
+        if self.mode == "secure":
+            words += (
+                f"ASSUMPTION: the server sees only sums over all {self.parties} hospitals (a secure sum, which in this run was "
+                f"computed in one process by a party trusted not to look), and at least {self._honest} of the hospitals add "
+                "their share of the noise and keep it to themselves. A hospital's share alone does not protect its patients. "
+            )
+        return words + "Proof: docs/veil.md."
 
     # --- the server's side ---------------------------------------------------------------------------------------------
 
@@ -273,10 +297,9 @@ class Veil:
 
     def _grids(self, phase: str, chosen: int, rho: float | None) -> dict[str, Grid]:
         """Sensitivity, cost and size of every vector of a phase; their costs add up to the phase's."""
-        honest = max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 1
 
         def grid(sensitivity: float, share: float, size: int) -> Grid:
-            return Grid(sensitivity, None if rho is None else rho * share, size, honest)
+            return Grid(sensitivity, None if rho is None else rho * share, size, self._honest)
 
         d = len(self.dictionary)
         if phase == "rate":

@@ -163,6 +163,17 @@ def test_the_ledgers_find_what_was_promised(mode):
         assert result.metrics["global"]["auc"] > 0.7
 
 
+def test_the_statement_says_what_ran_and_on_which_assumption():
+    private = conduct.run(icu_study(), threads=1).privacy
+    assert "ASSUMPTION: the server sees only sums over all 9 hospitals" in private["statement"]
+    assert "at least 5 of the hospitals" in private["statement"]
+    assert "drawn on their own" not in private["statement"]
+    assert private["sampling"].startswith("none")
+    votes = conduct.run(icu_study(method={"name": "veil", "rounds": 6, "picks": 3}), threads=1).privacy["statement"]
+    assert "In 3 rounds each hospital named 3 concepts with a sign" in votes
+    assert "ASSUMPTION" not in votes
+
+
 def test_a_budget_that_ends_early_stops_training_at_a_paid_model():
     private = {"unit": "patient", "epsilon": 3.0, "noise_multiplier": 1.5, "accountant": "rdp"}
     result = conduct.run(icu_study(privacy=private), threads=1)

@@ -87,9 +87,21 @@ def platt(y: ArrayLike, p: ArrayLike, strength: float = 5.0) -> tuple[float, flo
     >>> round(intercept, 2)
     -1.08
     """
+    (slope, intercept), _ = platt_fit(y, p, strength)
+    return slope, intercept
+
+
+def platt_fit(y: ArrayLike, p: ArrayLike, strength: float = 5.0) -> tuple[tuple[float, float], NDArray[np.float64]]:
+    """Slope and intercept of `platt`, and their covariance (the inverse curvature, Laplace's approximation).
+
+    >>> _, covariance = platt_fit([0, 1] * 500, [0.4, 0.6] * 500)
+    >>> covariance.shape
+    (2, 2)
+    """
     labels, logit = np.asarray(y, np.float64), log_odds(p)
     basis = np.stack([logit, np.ones_like(logit)], axis=1)
     prior, coefficient = np.array([1.0, 0.0]), np.array([1.0, 0.0])
+    hessian = strength * np.eye(2)
     for _ in range(50):
         risk = 1 / (1 + np.exp(-(basis @ coefficient)))
         gradient = basis.T @ (labels - risk) - strength * (coefficient - prior)
@@ -98,7 +110,7 @@ def platt(y: ArrayLike, p: ArrayLike, strength: float = 5.0) -> tuple[float, flo
         coefficient = coefficient + step / max(1.0, float(np.max(np.abs(step))))
         if np.max(np.abs(step)) < 1e-10:
             break
-    return float(coefficient[0]), float(coefficient[1])
+    return (float(coefficient[0]), float(coefficient[1])), np.asarray(np.linalg.inv(hessian), np.float64)
 
 
 def rescale(p: ArrayLike, slope: float, intercept: float) -> NDArray[np.float64]:

@@ -28,7 +28,8 @@ ALLOWED = {
     },
     "protection": {"privacy.mechanisms"},
     "evaluation": {"models"},
-    "report": {"evaluation"},
+    "report": {"evaluation", "explanation"},
+    "explanation": {"models"},
     "engines": {"federation", "methods", "site.hospital", "protection.envelope"},
 }
 # third-party packages that only some rooms may touch

@@ -18,7 +18,7 @@ import numpy as np
 from suture import methods, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError
-from suture.evaluation.calibration import reliability
+from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import binary, light, roc_curve
 from suture.federation import Training, global_and_sites, start, train
@@ -298,6 +298,9 @@ class _Job:
             for group in self.world.schema.groups
             if not self.world.tested  # groups are read for test patients only, and these were read to train on
         }
+        overall["ece_mass"] = ece(y, p, kind="mass")
+        at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
+        overall["ece_at_site"] = ece(y, np.concatenate(at_sites)) if at_sites else None
         protected = self.study.private
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}

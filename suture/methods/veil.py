@@ -246,9 +246,10 @@ class Veil:
         payload: dict[str, NDArray[np.generic]] = {}
         for name, grid in self._grids(phase, len(ids), rho).items():
             words = grid.share(parts[name], derive(key, name))
-            payload[name] = words.astype(np.int32) if grid.short(self.patients, self.parties) else words
+            # One letter each: names travel with every message.
+            payload[name[0]] = words.astype(np.int32) if grid.short(self.patients, self.parties) else words
             # How much noise was added is public; sent along as a variance, it adds up as the noise does.
-            payload[f"{name} variance"] = np.array([int(np.ceil(grid.deviation**2))], np.int64)
+            payload[f"{name[0]}v"] = np.array([int(np.ceil(grid.deviation**2))], np.int64)
         return payload, own
 
     def _open(
@@ -257,11 +258,11 @@ class Veil:
         """The sums over all hospitals in real units, and the standard deviation of the noise in each."""
         found, noises = {}, {}
         for name, grid in self._grids(phase, chosen, None).items():
-            parts = [answer.payload[name] for answer in answers]
+            parts = [answer.payload[name[0]] for answer in answers]
             if any(part.shape != (grid.size,) for part in parts):
                 raise RunError(f"phase {phase!r}: expected {grid.size} numbers as {name!r} from every hospital")
             found[name] = grid.open(np.sum([part.astype(np.int64) for part in parts], axis=0))
-            variance = sum(float(answer.payload[f"{name} variance"][0]) for answer in answers)
+            variance = sum(float(answer.payload[f"{name[0]}v"][0]) for answer in answers)
             noises[name] = float(np.sqrt(variance)) / grid.steps
         return found, noises
 

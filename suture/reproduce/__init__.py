@@ -10,7 +10,7 @@ from suture.errors import StudyError
 if TYPE_CHECKING:
     from suture.conduct import Progress
 
-PAPERS = ("fedcvr",)
+PAPERS = ("fedcvr", "veil")
 
 
 def reproduce(
@@ -19,6 +19,8 @@ def reproduce(
     """Run a paper's experiments and write its tables and figures into ``out``; finished parts are kept and reused."""
     if paper not in PAPERS:
         raise StudyError(f"unknown paper {paper!r}; expected one of {', '.join(PAPERS)}")
-    from suture.reproduce import fedcvr
+    from suture.reproduce import fedcvr, veil
 
+    if paper == "veil":
+        return veil.reproduce(out, quick=quick, threads=threads, progress=progress)
     return fedcvr.reproduce(out, quick=quick, threads=threads, progress=progress)

@@ -86,7 +86,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
             )
-        places = tuple(Place(site.name, site.region, site.table, site.test, None) for site in cohort.sites)
+        # Real patients keep their ledgers and secrets, wherever the run's folder goes.
+        home = None if cohort.generated else base / ".suture" / cohort.name
+        places = tuple(
+            Place(site.name, site.region, site.table, site.test, home and home / site.name) for site in cohort.sites
+        )
         schema = study.table or cohort.schema
         generated = cohort.generated
     else:

@@ -8,12 +8,13 @@ from typing import Any
 
 from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.eicu import eicu
 from suture.cohorts.icu import icu
 from suture.errors import StudyError
 
-__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "icu", "load"]
+__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "eicu", "icu", "load"]
 
-COHORTS: dict[str, Callable[..., Cohort]] = {"cardio": cardio, "icu": icu}
+COHORTS: dict[str, Callable[..., Cohort]] = {"cardio": cardio, "eicu": eicu, "icu": icu}
 """The built-in federations by the name a study file uses."""
 
 

@@ -13,7 +13,7 @@ ROOT = Path(suture.__file__).parent
 ALLOWED = {
     "privacy": set(),
     "site": {"privacy", "protection.envelope"},
-    "cohorts": {"site.schema"},
+    "cohorts": {"site.schema", "site.eicu"},
     "models": {"site.schema"},  # public declarations: no row is read there
     "training": {"models", "privacy.unit", "privacy.mechanisms"},
     "methods": {

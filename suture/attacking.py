@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from suture import cohorts, methods, pictures, world
 from suture.errors import StudyError
+from suture.methods.base import Phased
 from suture.models.dense import Dense
 from suture.privacy.attacks.batch_fit import fitted_records
 from suture.privacy.attacks.gradient_inversion import best_guess, likelihoods, one_record, rms_error, several_records
@@ -123,7 +124,9 @@ def _of_study(path: str | Path) -> tuple[str, float | None, float | None]:
         raise StudyError("this study promises no privacy: the row without protection is already what its messages give")
     here = world.survey(study, Path(path).resolve().parent, study.seed)
     smallest = min(here.sizes, key=lambda name: here.sizes[name])
-    planned = world.plan(study, here)[smallest]
+    if isinstance(world.method_of(study, here, study.method.name), Phased):
+        raise StudyError(f"method {study.method.name!r} sends no update of a network, which is what this attack reads")
+    planned = world.plan(study, here, world.method_of(study, here, "fedavg"))[smallest]
     return f"study {study.name!r}", planned.epsilon, planned.noise_multiplier
 
 

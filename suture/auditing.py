@@ -31,7 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import methods, world
-from suture.conduct import local_settings
 from suture.errors import StudyError
 from suture.methods.base import Arrays, Method
 from suture.models.dense import Dense
@@ -188,9 +187,8 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
     if study.privacy is None:
         raise StudyError("this study promises no privacy, so there is no claim to audit; add a [privacy] table")
     here = world.survey(study, base, study.seed)
-    network = Dense((len(here.features), *study.model.hidden, 1), study.model.activation)
-    method = methods.build(study.method.name, study.method, network, local_settings(study))
-    plans = world.plan(study, here, pooled=method.pooled)
+    method = world.method_of(study, here, study.method.name)
+    plans = world.plan(study, here, method)
     names = [place.name for place in here.places]
     if site is not None and (site not in names or method.pooled):
         raise StudyError(f"unknown site {site!r}; expected one of {', '.join(names)}")
@@ -304,7 +302,7 @@ def _local_of(method: Method) -> Any:
 def _noise_source(study: Study, subject: Subject, messages: int, rate: float, key: bytes) -> dict[str, Any]:
     """Test 4, on the study's method with a model of one layer: the noise's source does not depend on the model."""
     network = Dense((max(8, subject.rows.features), 1))
-    local = replace(local_settings(study), epochs=1, noise_multiplier=None)
+    local = replace(world.local_settings(study), epochs=1, noise_multiplier=None)
     method = methods.build(study.method.name, study.method, network, local)
     width = network.sizes[0]
     table = Patients(np.zeros((1, width), np.float32), np.zeros(1, np.int32), np.arange(2))

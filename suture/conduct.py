@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import numpy as np
 
 from suture import methods, world
 from suture.engines.embedded import Embedded
-from suture.errors import BudgetExhausted, StudyError, SutureError
-from suture.evaluation.calibration import reliability
+from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
+from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.federation import Training, first_rounds, global_and_sites, start, train
@@ -105,24 +106,13 @@ def _check(study: Study) -> None:
     for name in study.methods:
         if name not in methods.METHODS:
             methods.build(name, study.method, Dense((1, 1)), Local())
-    if study.evaluation.holdout == 0 and not any(site.test for site in study.sites):
+    if study.private and "veil-printed" in study.methods:
+        raise PrivacyError(
+            "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which has a "
+            "proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed"
+        )
+    if study.evaluation.holdout == 0 and not study.evaluation.folds and not any(site.test for site in study.sites):
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
-
-
-def local_settings(study: Study) -> Local:
-    spec = study.method
-    clip = study.privacy.clip if study.privacy else None
-    return Local(
-        epochs=spec.local_epochs,
-        batch=spec.batch,
-        rate=spec.rate,
-        momentum=spec.momentum,
-        class_weights=spec.class_weights,
-        dropout=study.model.dropout,
-        decay=spec.rate_decay,
-        decays=spec.rate_steps,
-        clip=clip,
-    )
 
 
 def _conduct(
@@ -139,13 +129,13 @@ def _conduct(
     first: World | None = None
     model: dict[str, Any] = {}
     warnings: list[str] = []
-    parts, part = len(study.methods) * study.evaluation.seeds, 0
+    parts, part = len(study.methods) * study.evaluation.seeds * max(1, study.evaluation.folds), 0
     with Embedded(threads) as engine:
         for seed in range(study.seed, study.seed + study.evaluation.seeds):
             here = _world(study, base, folder, seed, first)
-            for name in study.methods:
+            for fold, name in product(world.split(study, here), study.methods):
                 part += 1
-                job = _Job(study, here, name, seed, folder, engine, progress, part, parts)
+                job = _Job(study, fold, name, seed, folder, engine, progress, part, parts)
                 outcome, training = job.run(resumed)
                 if outcome is None:
                     paid = f"{len(outcomes[name])} of {study.evaluation.seeds} seeds"
@@ -204,11 +194,9 @@ class _Job:
         self.study, self.world, self.seed = study, here, seed
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
-        outputs = 1 if here.class_count == 2 else here.class_count
-        network = Dense((len(here.features), *study.model.hidden, outputs), study.model.activation)
-        self.method: Method = methods.build(name, study.method, network, local_settings(study))
-        self.plans: dict[str, SitePlan] = world.plan(study, here, pooled=self.method.pooled)
-        self.key = f"{name}-{seed}"
+        self.method: Method = world.method_of(study, here, name)
+        self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
+        self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
         # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
@@ -272,8 +260,9 @@ class _Job:
             noise = planned.noise_multiplier if planned else None
             trainers[site] = Member(hospital, self.account, noise, self.seed)
         readers = trainers
-        if self.method.pooled:
-            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in hospitals.items()}
+        if self.method.pooled or self.world.tested:
+            measured = self.world.tested or hospitals
+            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in measured.items()}
         return trainers, readers
 
     def _after_round(self, training: Training, trainers: dict[str, Member], readers: dict[str, Member]) -> None:
@@ -321,14 +310,19 @@ class _Job:
         groups = {
             group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
             for group in self.world.schema.groups
-            if len(y)  # no site at all may let exact figures leave
+            # None where no site may let exact figures leave, nor with folds: groups are read for test patients only.
+            if len(y) and not self.world.tested
         }
+        if two:
+            overall["ece_mass"] = ece(y, p, kind="mass")
+            at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
+            overall["ece_at_site"] = ece(y, np.concatenate(at_sites)) if at_sites else None
         protected = self.study.private
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = dict.fromkeys(readers, spent[world.POOLED]) if spent else {}
-            noise = dict.fromkeys(readers, noise[world.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.hospitals, spent[world.POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.hospitals, noise[world.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,

@@ -17,12 +17,13 @@ import json
 import shutil
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from suture import conduct, world
 from suture.errors import BudgetExhausted, DataError, RunError, StudyError
-from suture.federation import first_rounds, participants
+from suture.federation import first_rounds, rounds_of
 from suture.methods import METHODS
 from suture.privacy.accounts import Account
 from suture.privacy.books import overview
@@ -170,7 +171,9 @@ def retrain(
     """
     schedule = (study.method.rounds, study.method.participation, study.seed)
     firsts = first_rounds([site.name for site in study.sites], *schedule)
-    before = 0 if "pooled" in study.methods else firsts.get(place.name, study.method.rounds + 1) - 1
+    # Pooled training, and folds of hospitals (each with a schedule of its own), start at the start.
+    scratch = "pooled" in study.methods or study.evaluation.folds
+    before = 0 if scratch else firsts.get(place.name, study.method.rounds + 1) - 1
     skipped = before if how == "checkpoint" else 0
     _refuse_if_too_dear(study, base, skipped)
     folder, taken = None, False
@@ -206,23 +209,26 @@ def _take_over(run: Path, folder: Path, study: Study, round_: int) -> bool:
 def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
     """Every site must be able to pay for every round that is new, or nothing is begun."""
     here = world.survey(study, base, study.seed)
-    sites = list(here.sizes)
+    parts = [
+        (part, method, world.plan(study, part, world.method_of(study, part, method)))
+        for part, method in product(world.split(study, here), study.methods)
+    ]
     for place in here.places:
         with closing(world.open_ledger(place, None)) as ledger:
             books = ledger.books()
         books.lifetime = books.lifetime or place.lifetime
-        for method in study.methods:
-            plans = world.plan(study, here, pooled=method == "pooled")
+        for part, method, plans in parts:
             planned = plans.get(POOLED) or plans.get(place.name)
-            if planned is None:
+            if planned is None or place.name not in part.sizes:
                 continue
-            rounds = sum(
-                method == "pooled" or place.name in participants(sites, r, study.method.participation, study.seed)
-                for r in range(skipped + 1, study.method.rounds + 1)
+            # The rounds that the site takes part in up to the checkpoint, and in all.
+            done, taken = (
+                rounds_of(list(plans), until, study.method.participation, study.seed)[planned.site]
+                for until in (skipped, study.method.rounds)
             )
-            name = world.account(study, here, method)
+            name = world.account(study, part, method)
             books.studies.setdefault(name, Account(world.budget(study, planned)))
-            form = normal_form(compose([(planned.event, rounds * study.evaluation.seeds)]))
+            form = normal_form(compose([(planned.spent_after(taken, done), study.evaluation.seeds)]))
             for why in books.too_much(name, form):
                 raise BudgetExhausted(
                     f"training without the patient was not begun: at site {place.name!r}, account {name!r}, {why}. To the "

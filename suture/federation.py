@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from suture.errors import BudgetExhausted
 from suture.methods.base import Answer, Method, State
 from suture.protection.envelope import seal, unseal
+from suture.protection.secure_sum import SecureSum
 from suture.site.hospital import Member
 from suture.training.local import Local, at_round
+
+SUM_OF_ALL = "sum of all sites"
 
 
 class Engine(Protocol):
@@ -113,18 +116,29 @@ def train(
         round_ = training.round + 1
         chosen = participants(sites, round_, fraction, seed)
         messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
+        now = scheduled(method, round_, rounds)
         try:
-            sealed = engine.ask(members, scheduled(method, round_, rounds), messages, round_)
+            sealed = engine.ask(members, now, messages, round_)
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
-        answers = [Answer(site, members[site].hospital.patients, unseal(sealed[site])) for site in chosen]
-        training.state = method.server_step(training.state, answers)
+        answers = _answers(method, {site: members[site].hospital.patients for site in chosen}, sealed)
+        training.state = now.server_step(training.state, answers)
         training.round = round_
         training.bytes_down += sum(map(len, messages.values()))
         training.bytes_up += sum(map(len, sealed.values()))
         after_round(training)
     return training
+
+
+def _answers(method: Method, patients: Mapping[str, int], sealed: Mapping[str, bytes]) -> list[Answer]:
+    """What the server gets to see: every site's answer, or, where the method's promise needs it, only their sum."""
+    if method.needs != "secure sum":
+        return [Answer(site, count, unseal(sealed[site])) for site, count in patients.items()]
+    box = SecureSum(tuple(patients))
+    for site in patients:
+        box.add(site, unseal(sealed[site]))
+    return [Answer(SUM_OF_ALL, sum(patients.values()), box.total())]
 
 
 def global_and_sites(

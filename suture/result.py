@@ -89,10 +89,16 @@ class Result:
 
     def predict(self, columns: Mapping[str, Any]) -> NDArray[np.float32]:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a DataFrame)."""
+        from suture.models.concepts import dictionary
         from suture.models.dense import Dense
         from suture.site.rows import encode_rows
         from suture.site.schema import Schema
 
+        x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))
+        if self.data["method"] == "veil":
+            known = dictionary(Schema.parse(self.data["model"]["schema"]))
+            logit = known.matrix(x).astype(np.float64) @ self.model["weights"] + self.model["bias"][0]
+            return np.asarray(1 / (1 + np.exp(-logit)), np.float32)
         if "params" not in self.model:
             raise RunError(f"method {self.data['method']!r} keeps no global model; its models stay at the hospitals")
         if self.data["model"].get("scaling") == "site":
@@ -101,7 +107,6 @@ class Result:
             )
         params = np.ascontiguousarray(np.atleast_2d(self.model["params"])[0], dtype=np.float32)
         network = Dense(tuple(self.data["model"]["sizes"]), self.data["model"]["activation"])
-        x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))
         return network.predict(params, x)
 
     def save(self, folder: str | Path) -> Path:

@@ -109,6 +109,12 @@ class MethodSpec(BaseModel):
     alpha: float = Field(default=0.5, ge=0, le=1)
     alpha_adaptive: bool = False
     tuning: float = Field(default=0.1, ge=0, lt=1)
+    mode: Literal["votes", "votes+moments", "secure"] = "votes"
+    picks: int = Field(default=4, ge=1)
+    quorum: float | None = Field(default=None, ge=0)
+    concepts: int = Field(default=60, ge=1)
+    honest: float = Field(default=0.5, gt=0, le=1)
+    claimed_epsilon: float = Field(default=5.0, gt=0)
 
 
 class PrivacySpec(BaseModel):
@@ -136,6 +142,8 @@ class EvaluationSpec(BaseModel):
     model_config = _FROZEN
 
     holdout: float = Field(default=0.2, ge=0, lt=1)
+    folds: int = Field(default=0, ge=0)
+    """0 holds out patients; 2 or more hold out whole hospitals, each once."""
     seeds: int = Field(default=1, ge=1)
     threshold: float = Field(default=0.5, gt=0, lt=1)
     compare: tuple[str, ...] = ()
@@ -200,6 +208,10 @@ class Study(BaseModel):
             twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
             if twice:
                 raise ValueError(f"site names must differ (upper and lower case count as equal), found twice: {twice}")
+        if self.evaluation.folds == 1:
+            raise ValueError(
+                "evaluation.folds: expected 0 (hold out patients) or 2 and more (hold out hospitals), found 1"
+            )
         if self.classes and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
             raise ValueError(f"study.classes needs two or more different labels, found {list(self.classes)}")
         weights, count = self.method.class_weights, len(self.classes) or 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from suture import __version__
 from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants, rounds_of
+from suture.methods.base import Phased
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, plan, profiled
+from suture.world import POOLED, World, method_of, plan, profiled, split
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
@@ -34,6 +36,12 @@ CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
 
 _FEDOPT = ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295")
+_VEIL = (
+    "VEIL: A Framework for Differentially Private, Interpretable, and Communication-Efficient Federated Learning",
+    "Vallabhaneni",
+    2025,
+    "paper 000",
+)
 REFERENCES = {
     "fedavg": (
         "Communication-Efficient Learning of Deep Networks from Decentralized Data",
@@ -69,6 +77,14 @@ REFERENCES = {
         2020,
         "arXiv:2002.04758",
     ),
+    "scaffold": (
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        "Karimireddy et al.",
+        2020,
+        "arXiv:1910.06378",
+    ),
+    "veil": _VEIL,
+    "veil-printed": _VEIL,
     "fedcluster": (
         "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
         "You et al.",
@@ -238,7 +254,7 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
     """Epsilon of the worst hospital after some of the rounds, by the study's accountant."""
     if study.privacy is None or not runs[0].rounds:
         return {}
-    plans = plan(study, world, pooled=name == "pooled")
+    plans = plan(study, world, method_of(study, world, name))
     leader = max(plans, key=lambda site: plans[site].epsilon)
     last = runs[0].rounds
     chosen = sorted({round(r) for r in np.linspace(1, last, min(last, CURVE_POINTS))})
@@ -246,7 +262,7 @@ def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name:
     for round_ in range(1, last + 1):
         taken += leader in participants(list(plans), round_, study.method.participation, study.seed)
         if round_ in chosen:
-            event = accountant.compose([(plans[leader].event, taken)] if taken else [])
+            event = plans[leader].spent_after(taken)
             spent[round_] = accountant.epsilon(event, study.privacy.delta, study.privacy.accountant)
     return spent
 
@@ -256,14 +272,17 @@ def _together(study: Study, world: World, outcomes: Mapping[str, Sequence[Outcom
     if study.privacy is None or world.generated or len(study.methods) < 2:
         return None
     events: dict[str, list[tuple[Any, int]]] = {site: [] for site in world.sizes}
-    for name, runs in outcomes.items():
-        plans = plan(study, world, pooled=name == "pooled")
+    # A run of one fold is known by the hospitals that trained in it.
+    for (name, runs), part in product(outcomes.items(), split(study, world)):
+        plans = plan(study, part, method_of(study, part, name))
         for run in runs:
+            if run.epsilon.keys() != part.sizes.keys():
+                continue
             taken = rounds_of(list(plans), run.rounds, study.method.participation, study.seed)
-            for site, found in events.items():
+            for site in part.sizes:
                 key = POOLED if name == "pooled" else site
                 if taken[key]:
-                    found.append((plans[key].event, taken[key]))
+                    events[site].append((plans[key].spent_after(taken[key]), 1))
     delta, kind = study.privacy.delta, study.privacy.accountant
     return {site: accountant.epsilon(accountant.compose(found), delta, kind) for site, found in events.items()}
 
@@ -285,7 +304,10 @@ def _privacy(
 ) -> dict[str, Any]:
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
-    epsilon = {site: max(run.epsilon[site] for run in runs) for site in runs[0].epsilon}
+    method = method_of(study, world, name)
+    trained = dict.fromkeys(site for run in runs for site in run.epsilon)
+    epsilon = {site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained}
+    noise = {site: next(run.noise[site] for run in runs if site in run.noise) for site in trained}
     found = statement(
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -293,7 +315,7 @@ def _privacy(
         clip=study.privacy.clip,
         batch=study.method.batch,
         epsilon=epsilon,
-        noise_multiplier=runs[0].noise,
+        noise_multiplier=noise,
         patients=world.sizes if name != "pooled" else dict.fromkeys(world.sizes, sum(world.sizes.values())),
         rounds=runs[0].rounds,
         local_epochs=study.method.local_epochs,
@@ -302,6 +324,7 @@ def _privacy(
         described=_describes(study, world),
         together=together,
         charters=_charters(world),
+        mechanism=method.mechanism() if isinstance(method, Phased) else None,
     )
     return {**found, "patients": world.sizes}
 

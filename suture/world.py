@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,12 +18,15 @@ import numpy as np
 
 from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
+from suture.evaluation.resampling import grouped_folds
 from suture.federation import participants, rounds_of
-from suture.methods import METHODS
+from suture.methods import METHODS, Public, build
+from suture.methods.base import Method, Phased
+from suture.models.dense import Dense
 from suture.privacy.charter import Request
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
-from suture.privacy.planner import SitePlan, plan_site
+from suture.privacy.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.unit import concatenate
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
 from suture.site.gate import Admission, Papers, admit, note_counts
@@ -30,6 +34,7 @@ from suture.site.hospital import Hospital
 from suture.site.passage import Passage
 from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
+from suture.training.local import Local
 
 if TYPE_CHECKING:
     from suture.site.consent import ConsentSpec
@@ -72,6 +77,9 @@ class World:
     hospitals: dict[str, Hospital] = field(default_factory=dict)
     admissions: dict[str, Admission] = field(default_factory=dict)
     """What the gate of each site with real patients decided."""
+    fold: int | None = None
+    tested: dict[str, Hospital] = field(default_factory=dict)
+    """With folds: hospitals that do not train here, all of whose patients are tested on."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -89,13 +97,14 @@ def survey(study: Study, base: Path, seed: int) -> World:
     if study.cohort is not None:
         options = study.cohort.options()
         if cohorts.takes(study.cohort.name, "test_fraction"):
-            options = {"test_fraction": study.evaluation.holdout, **options}
+            fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
+            options = {"test_fraction": fresh, **options}
         cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(
                 f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
             )
-        # Real patients keep a secret and a ledger of their own, as they do at any site; generated ones need neither.
+        # Real patients keep a secret and a ledger of their own, wherever the run's folder goes; generated ones need neither.
         homes = None if cohort.generated else base / ".suture" / cohort.name
         places = tuple(
             Place(site.name, site.region, site.table, site.test, homes and homes / site.name) for site in cohort.sites
@@ -195,7 +204,78 @@ def _count(study: Study, schema: Schema, place: Place, admission: Admission | No
     return patients
 
 
-def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SitePlan]:
+def split(study: Study, whole: World) -> list[World]:
+    """The federations that train: the whole one, or one for each fold of hospitals. From names and sizes alone."""
+    if not study.evaluation.folds:
+        return [whole]
+    if study.evaluation.folds > len(whole.sizes):
+        raise StudyError(
+            f"evaluation.folds: {study.evaluation.folds} folds need as many sites, found {len(whole.sizes)}"
+        )
+    parts = []
+    for i, out in enumerate(grouped_folds(whole.sizes, study.evaluation.folds, study.seed)):
+        inside = [name for name in whole.sizes if name not in out]
+        parts.append(
+            replace(
+                whole,
+                fold=i + 1,
+                places=tuple(place for place in whole.places if place.name not in out),
+                sizes={name: whole.sizes[name] for name in inside},
+                hospitals={name: whole.hospitals[name] for name in inside if name in whole.hospitals},
+                tested={name: _all_tested(whole, name) for name in out if name in whole.hospitals},
+            )
+        )
+    return parts
+
+
+def _all_tested(whole: World, name: str) -> Hospital:
+    """A hospital whose training patients are test patients here. It trains nothing, so nothing is charged.
+
+    Where its charter withholds exact figures, nobody is tested on: no figure about its patients is computed.
+    """
+    hospital, admission = whole.hospitals[name], whole.admissions.get(name)
+    allowed = admission is None or admission.exact_metrics
+    return replace(hospital, data=replace(hospital.data, test=hospital.data.train if allowed else None, test_groups={}))
+
+
+def method_of(study: Study, world: World, name: str) -> Method:
+    """The method object: built from the study and from the federation's public sizes and schema."""
+    _suits(study, world, name)
+    outputs = 1 if world.class_count == 2 else world.class_count
+    network = Dense((len(world.features), *study.model.hidden, outputs), study.model.activation)
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    return build(name, study.method, network, local_settings(study), public)
+
+
+def _suits(study: Study, world: World, name: str) -> None:
+    """Concepts are made from two outcomes and from values on the scale of their declared bounds."""
+    if name not in ("veil", "veil-printed"):
+        return
+    if world.class_count != 2:
+        raise StudyError(
+            f"method {name!r} tells two outcomes apart, found {world.class_count} classes; use another method"
+        )
+    if study.model.scaling == "site":
+        raise StudyError(f'method {name!r} reads values on the scale of their bounds; leave out model.scaling = "site"')
+
+
+def local_settings(study: Study) -> Local:
+    """The settings of local training."""
+    spec = study.method
+    return Local(
+        epochs=spec.local_epochs,
+        batch=spec.batch,
+        rate=spec.rate,
+        momentum=spec.momentum,
+        class_weights=spec.class_weights,
+        dropout=study.model.dropout,
+        decay=spec.rate_decay,
+        decays=spec.rate_steps,
+        clip=study.privacy.clip if study.privacy else None,
+    )
+
+
+def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
     """The promise at each site for one method, from public figures alone.
 
     On real patients every seed trains on the same people, so the budget covers all seeds together.
@@ -203,9 +283,11 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
     if study.privacy is None:
         return {}
     privacy, method = study.privacy, study.method
-    sizes = {POOLED: sum(world.sizes.values())} if pooled else world.sizes
+    sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
+    if isinstance(built, Phased):
+        return _phased(study, world, built, sizes)
     takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
-    repeats = 1 if world.generated else study.evaluation.seeds
+    repeats = _repeats(study, world)
     return {
         site: plan_site(
             site,
@@ -222,9 +304,44 @@ def plan(study: Study, world: World, *, pooled: bool = False) -> dict[str, SiteP
     }
 
 
+def _repeats(study: Study, world: World) -> int:
+    """How many trainings one patient's budget covers: real patients are the same for every seed and most folds."""
+    return 1 if world.generated else study.evaluation.seeds * max(1, study.evaluation.folds - 1)
+
+
+def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int]) -> dict[str, SitePlan]:
+    """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as there are seeds."""
+    if study.privacy is None:
+        return {}
+    privacy, spec = study.privacy, study.method
+    repeats = _repeats(study, world)
+    turns: dict[str, list[int]] = {site: [] for site in sizes}
+    for round_ in range(1, spec.rounds + 1):
+        for site in participants(list(sizes), round_, spec.participation, study.seed):
+            turns[site].append(round_)
+    made: dict[tuple[int, ...], SitePlan] = {}
+    plans = {}
+    for site, patients in sizes.items():
+        rounds = tuple(turns[site] or [1]) * repeats
+        if rounds not in made:  # nothing here depends on the number of patients: equal schedules are planned once
+            made[rounds] = plan_schedule(
+                site,
+                patients,
+                lambda noise, rounds=rounds: [built.round_event(r, 1, noise) for r in rounds],  # type: ignore[misc]
+                delta=privacy.delta,
+                accountant=privacy.accountant,
+                epsilon=privacy.epsilon,
+                noise_multiplier=privacy.noise_multiplier,
+            )
+        plans[site] = replace(made[rounds], site=site, patients=patients, batch=patients)
+    return plans
+
+
 def account(study: Study, world: World, method: str) -> str:
     """The ledger account of a method. Generated patients are new for every seed, so each seed has its own."""
     name = f"{study.name}/{method}/{world.seed}" if world.generated else f"{study.name}/{method}"
+    if world.generated and world.fold is not None:
+        name += f"/fold {world.fold}"
     return name if study.private else name + WITHOUT_PRIVACY
 
 
@@ -247,11 +364,12 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
         world.ledgers[place.name] = open_ledger(place, folder)
         if place.lifetime is not None:
             world.ledgers[place.name].open_lifetime(place.lifetime)
-    for method in study.methods:
-        name = account(study, world, method)
-        plans = plan(study, world, pooled=method == "pooled")
-        for site, ledger in world.ledgers.items():
-            others = [f"{study.name}/{other}" for other in METHODS]
+    others = [f"{study.name}/{other}" for other in METHODS]
+    for part, method in product(split(study, world), study.methods):
+        name = account(study, part, method)
+        plans = plan(study, part, method_of(study, part, method))
+        for site in part.sizes:
+            ledger = world.ledgers[site]
             if not study.private and not world.generated and any(map(ledger.promised, others)):
                 raise PrivacyError(
                     f"site {site!r} has promised privacy to {study.name!r}; running it again without privacy would break "
@@ -325,7 +443,7 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
 
 
 def _holdout(study: Study, place: Place) -> float:
-    return 0.0 if place.test is not None else study.evaluation.holdout
+    return 0.0 if place.test is not None or study.evaluation.folds else study.evaluation.holdout
 
 
 def _make(home: Path) -> None:

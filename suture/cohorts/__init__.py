@@ -8,14 +8,31 @@ from typing import Any
 
 from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.eicu import eicu
+from suture.cohorts.icu import icu
 from suture.cohorts.outbreak import outbreak
 from suture.cohorts.public import har, heart, vsn
 from suture.errors import StudyError
 
-__all__ = ["COHORTS", "Cohort", "CohortSite", "cardio", "har", "heart", "load", "outbreak", "takes", "vsn"]
+__all__ = [
+    "COHORTS",
+    "Cohort",
+    "CohortSite",
+    "cardio",
+    "eicu",
+    "har",
+    "heart",
+    "icu",
+    "load",
+    "outbreak",
+    "takes",
+    "vsn",
+]
 
 COHORTS: dict[str, Callable[..., Cohort]] = {
     "cardio": cardio,
+    "icu": icu,
+    "eicu": eicu,
     "outbreak": outbreak,
     "heart": heart,
     "har": har,

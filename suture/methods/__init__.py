@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from suture.errors import StudyError
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from suture.methods.base import Method
     from suture.methods.fedopt import Server
     from suture.models.dense import Dense
+    from suture.site.schema import Schema
     from suture.study import MethodSpec
     from suture.training.local import Local
 
@@ -24,13 +26,25 @@ METHODS = (
     "apfl",
     "ditto",
     "finetune",
+    "scaffold",
+    "veil",
+    "veil-printed",
     "alone",
     "pooled",
 )
 
 
-def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
-    """The method a study names, with the study's settings.
+@dataclass(frozen=True)
+class Public:
+    """What everybody knows about a federation before any row is read."""
+
+    schema: Schema | None = None
+    sites: int = 1
+    patients: int = 1 << 40
+
+
+def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public | None = None) -> Method:
+    """The method a study names, with the study's settings; some also use what is ``public`` about the federation.
 
     >>> from suture.models.dense import Dense
     >>> from suture.study import MethodSpec
@@ -44,6 +58,7 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
     from suture.methods.fedopt import FedOpt
     from suture.methods.fedprox import fedprox
     from suture.methods.pooled import pooled
+    from suture.methods.scaffold import Scaffold
 
     if name == "fedavg":
         return FedAvg(network, local, spec.weighting or "size")
@@ -58,6 +73,10 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
     if name in ("ifedavg", "apfl", "ditto", "finetune"):
         return _personal(name, spec, network, local)
+    if name == "scaffold":
+        return Scaffold(network, local, spec.weighting or "size")
+    if name in ("veil", "veil-printed"):
+        return _veil(name, spec, network, local, public or Public())
     if name == "alone":
         return Alone(network, local)
     if name == "pooled":
@@ -82,3 +101,29 @@ def _personal(name: str, spec: MethodSpec, network: Dense, local: Local) -> Meth
         return Ditto(network, local, spec.proximal, weighting)
     tuning = max(1, round(spec.rounds * spec.tuning))
     return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
+
+
+def _veil(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public) -> Method:
+    from suture.methods.veil import Veil
+    from suture.methods.veil_printed import VeilPrinted
+    from suture.models.concepts import dictionary, plain
+
+    if name == "veil-printed":
+        quorum = 0.1 if spec.quorum is None else spec.quorum
+        picks = min(spec.picks, network.sizes[0])
+        return VeilPrinted(network.sizes[0], local, spec.rounds, picks, quorum, spec.server_rate, spec.claimed_epsilon)
+    known = plain(network.sizes[0]) if public.schema is None else dictionary(public.schema)
+    if spec.mode == "secure" and spec.participation < 1:
+        raise StudyError("method.participation: the secure mode of veil needs every site in every round; set it to 1")
+    return Veil(
+        known,
+        spec.mode,
+        spec.rounds,
+        min(spec.picks, len(known)),
+        2.0 if spec.quorum is None else spec.quorum,
+        spec.concepts,
+        spec.server_rate,
+        public.sites,
+        public.patients,
+        spec.honest,
+    )

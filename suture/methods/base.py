@@ -45,8 +45,11 @@ class Method(Protocol):
         """As written in a table or figure."""
 
     @property
-    def needs(self) -> Literal["sum", "each"]:
-        """Whether the server needs each answer, or only their weighted sum (then a secure sum serves)."""
+    def needs(self) -> Literal["sum", "each", "secure sum"]:
+        """Whether the server needs each answer, or only their weighted sum (then a secure sum serves).
+
+        "secure sum" says more: the promise holds only when the server sees nothing but the sum, so it is given no more.
+        """
 
     @property
     def pooled(self) -> bool:
@@ -79,6 +82,20 @@ class Telling(Protocol):
 
     def facts(self, state: State) -> dict[str, object]:
         """Plain values for the result."""
+
+
+@runtime_checkable
+class Phased(Protocol):
+    """A method whose rounds differ in what they release. A site charges for what the message asks of it."""
+
+    def message_event(self, message: Arrays, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """What answering this message costs, known before rows are touched."""
+
+    def round_event(self, round_: int, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """What round 1, 2, ... will ask for when the server keeps to the schedule: the plan is made from this."""
+
+    def mechanism(self) -> str:
+        """In words for a privacy officer: what leaves, how it is protected, on which assumptions."""
 
 
 def private_local(local: Local, noise: float | None) -> Local:

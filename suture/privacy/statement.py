@@ -68,10 +68,12 @@ def statement(
     described: bool = False,
     together: Mapping[str, float] | None = None,
     charters: Mapping[str, str | None] | None = None,
+    mechanism: str | None = None,
 ) -> dict[str, Any]:
     """The privacy block of a result. ``epsilon`` is what each site's ledger says was spent.
 
-    ``charters`` names the signed charter that each site's gate enforced, None where it enforced none.
+    ``charters`` names the signed charter that each site's gate enforced, None where it enforced none. ``mechanism`` says
+    in words how a method that does not train by DP-SGD protects what it releases.
 
     >>> block = statement(delta=1e-5, accountant="pld", budget=8.0, clip=1.0, batch=32, epsilon={"a": 7.9991, "b": 6.0},
     ...     noise_multiplier={"a": 1.1, "b": 0.9}, patients={"a": 500, "b": 900}, rounds=10, local_epochs=1)
@@ -90,7 +92,7 @@ def statement(
     words = [
         _unit_words(generated),
         _epsilon_words(epsilon, worst, delta, accountant, budget),
-        _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs),
+        mechanism or _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs),
         *_caution_words(epsilon[worst], delta, {site: patients[site] for site in epsilon}),
         _runs_words(seeds, generated),
         _together_words(together),
@@ -101,7 +103,7 @@ def statement(
         "protected": True,
         "unit": "patient",
         "neighbours": NEIGHBOURS,
-        "sampling": _SAMPLING,
+        "sampling": _SAMPLING if mechanism is None else "none: every patient takes part in every release",
         "accountant": accountant,
         "delta": delta,
         "epsilon": epsilon[worst],

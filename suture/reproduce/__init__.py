@@ -10,7 +10,7 @@ from suture.errors import StudyError
 if TYPE_CHECKING:
     from suture.conduct import Progress
 
-PAPERS = ("fedcvr", "chapter", "ifedavg")
+PAPERS = ("fedcvr", "chapter", "ifedavg", "veil")
 
 
 def reproduce(
@@ -19,9 +19,9 @@ def reproduce(
     """Run a paper's experiments and write its tables and figures into ``out``; finished parts are kept and reused."""
     if paper not in PAPERS:
         raise StudyError(f"unknown paper {paper!r}; expected one of {', '.join(PAPERS)}")
-    from suture.reproduce import chapter, fedcvr, ifedavg
+    from suture.reproduce import chapter, fedcvr, ifedavg, veil
 
     if paper == "chapter":
         return chapter.reproduce(out)
-    run = fedcvr.reproduce if paper == "fedcvr" else ifedavg.reproduce
-    return run(out, quick=quick, threads=threads, progress=progress)
+    runs = {"fedcvr": fedcvr.reproduce, "ifedavg": ifedavg.reproduce, "veil": veil.reproduce}
+    return runs[paper](out, quick=quick, threads=threads, progress=progress)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cache, cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import dp_accounting
 import numpy as np
@@ -52,6 +52,14 @@ class SiteMethod(Protocol):
         self, state: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
         """Risk for encoded rows."""
+
+
+@runtime_checkable
+class PhasedSiteMethod(Protocol):
+    """The part of a method whose cost depends on what the message asks for."""
+
+    def message_event(self, message: Arrays, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """What answering this message costs."""
 
 
 @dataclass
@@ -92,16 +100,22 @@ class Member:
         content = self.hospital._content
         return derive(self.hospital.secret, "release", text, hashlib.blake2b(message).digest(), own, content)
 
+    def _event(self, method: SiteMethod, message: bytes) -> dp_accounting.DpEvent:
+        """What the step costs: decided here from what is asked, not from what the server says it costs."""
+        if _is_phased(type(method)) and isinstance(method, PhasedSiteMethod):
+            return method.message_event(unseal(message), self.hospital.patients, self.noise)
+        return method.site_event(self.hospital.patients, self.noise)
+
     def can_pay(self, method: SiteMethod, message: bytes, round_: int) -> bool:
         """Whether the ledger would accept the next step's charge."""
-        event = method.site_event(self.hospital.patients, self.noise)
+        event = self._event(method, message)
         mark = self._fingerprint(method, message, round_)
         return all(ledger.can_pay(self.account, event, mark) for ledger in self.hospital.ledgers)
 
     def step(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
         """Pay, train, and seal what leaves."""
         site = self.hospital
-        event = method.site_event(site.patients, self.noise)
+        event = self._event(method, message)
         mark = self._fingerprint(method, message, round_)
         receipts = [ledger.charge(self.account, round_, event, mark) for ledger in site.ledgers]
         self.new_charges += sum(not receipt.repeated for receipt in receipts)
@@ -133,6 +147,12 @@ class Member:
         if test is None:
             return np.zeros(0, np.int32), np.zeros(0, np.float32)
         return test.y, method.predict(state, self.own, test.x, self.hospital.name)
+
+
+@cache
+def _is_phased(kind: type) -> bool:
+    """A check against a protocol is slow, and this one is made at every step of every site."""
+    return hasattr(kind, "message_event")
 
 
 def refusal(site: str, round_: int) -> BudgetExhausted:

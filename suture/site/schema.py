@@ -12,6 +12,10 @@ own. Numbers are scaled by their declared bounds, categories and flags by their 
 
 A feature with ``missing = "indicator"``, which is the default, has one more column, 1 where the value is missing, right
 after its own.
+
+A number may also declare its ``normal`` range and clinical ``thresholds``. They do not change the encoding: they give the
+readable concepts of `suture.models.concepts`. Any feature may be marked ``protected`` (an attribute that law or ethics
+protects) or ``proxy`` (it tells of the process of care, not of the body), so that explanations can warn.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from suture.errors import StudyError
 from suture.privacy.rule import Condition
@@ -36,9 +41,29 @@ EXAMPLES = {
 }
 """One correct line of each kind, shown by the errors."""
 
+CLINICAL_EXAMPLE = (
+    'rate = { kind = "number", low = 0, high = 60, normal = [12, 20], thresholds = { low = 8, high = 25 } }'
+)
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Thresholds(_Frozen):
+    """Clinical cut-offs of a number, one or several on each side; a value *beyond* one (not at it) counts as past it.
+
+    >>> Thresholds(low=8, high=[25, 35])
+    Thresholds(low=(8.0,), high=(25.0, 35.0))
+    """
+
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @field_validator("low", "high", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) else value
 
 
 class Number(_Frozen):
@@ -46,6 +71,8 @@ class Number(_Frozen):
 
     >>> Number(low=18, high=100, unit="years").high
     100.0
+    >>> Number(low=0, high=60, unit="/min", normal=(12, 20), thresholds={"low": 8, "high": 25}).thresholds.high
+    (25.0,)
     """
 
     kind: Literal["number"] = "number"
@@ -53,7 +80,29 @@ class Number(_Frozen):
     high: float
     unit: str = ""
     label: str = ""
+    normal: tuple[float, float] | None = None
+    thresholds: Thresholds | None = None
+    protected: bool = False
+    proxy: bool = False
     missing: Missing | None = None
+
+    @model_validator(mode="after")
+    def _clinical(self) -> Number:
+        if self.normal is not None and not self.low <= self.normal[0] < self.normal[1] <= self.high:
+            raise ValueError(
+                f"normal must be a range within the bounds {self.low:g} to {self.high:g}, found {list(self.normal)}; "
+                f"for example: {CLINICAL_EXAMPLE}"
+            )
+        if self.thresholds is not None:
+            low, high = self.thresholds.low, self.thresholds.high
+            cuts = [self.low, *low, *(self.normal or ()), *high, self.high]
+            inner = all(a <= b for a, b in pairwise(cuts)) and len({*low, *high}) == len(low) + len(high)
+            if not (low or high) or not inner or self.low in low or self.high in high:
+                raise ValueError(
+                    "thresholds must rise from the lower bound through low, the normal range and high to the upper bound, "
+                    f"found {[float(f'{cut:g}') for cut in cuts]}; for example: {CLINICAL_EXAMPLE}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _bounds(self) -> Number:
@@ -76,6 +125,8 @@ class Category(_Frozen):
     kind: Literal["category"] = "category"
     values: tuple[str, ...]
     label: str = ""
+    protected: bool = False
+    proxy: bool = False
     missing: Missing | None = None
 
     @model_validator(mode="after")
@@ -102,6 +153,8 @@ class Flag(_Frozen):
 
     kind: Literal["flag"] = "flag"
     label: str = ""
+    protected: bool = False
+    proxy: bool = False
     missing: Missing | None = None
 
 

@@ -165,8 +165,12 @@ def event(local: Local, patients: int) -> dp_accounting.DpEvent:
     return dp_accounting.SelfComposedDpEvent(step, steps(patients, local))
 
 
-def train(network: Dense, params: Floats, data: Patients, local: Local, key: bytes) -> Floats:
+def train(
+    network: Dense, params: Floats, data: Patients, local: Local, key: bytes, anchor: Floats | None = None
+) -> Floats:
     """Parameters after local training; the randomness is a function of ``key`` alone and the input is left as it is.
+
+    The proximal term pulls towards ``anchor``, by default the starting point.
 
     Who is sampled is as secret as the noise (amplification by sampling counts on it), so both come from ``key``.
 
@@ -179,8 +183,10 @@ def train(network: Dense, params: Floats, data: Patients, local: Local, key: byt
     if local.dropout:
         from suture.training.personal import Layers, train_affine
 
+        if anchor is not None:
+            raise StudyError("training with dropout has no anchor of its own; set model.dropout to 0 for this method")
         return train_affine(network, params, Layers("none", "none"), np.zeros(0, np.float32), data, local, key)[0]
-    fused = _Fused(network, params, data, local)
+    fused = _Fused(network, params, data, local, anchor)
     width = words_for(network.n_params) if local.private else 0
     chunk = _chunk(width, min(local.batch, data.patients))
     stream = Keystream(derive(key, "noise"))
@@ -229,13 +235,17 @@ def train_on_batches(
 class _Fused:
     """A workspace loaded with parameters, and the arguments that stay the same from step to step."""
 
-    def __init__(self, network: Dense, params: Floats, data: Patients, local: Local) -> None:
+    def __init__(
+        self, network: Dense, params: Floats, data: Patients, local: Local, anchor: Floats | None = None
+    ) -> None:
         _check(network, params, data, local)
         self.network = network
         self.memory, self.table = workspace(network.sizes, training=True)
         flat = np.ascontiguousarray(params, np.float32)
         unpack(self.memory, self.table, W, flat)
-        unpack(self.memory, self.table, O, flat)
+        if anchor is not None:
+            network.layers(anchor)  # checks the length: the compiled code trusts it
+        unpack(self.memory, self.table, O, flat if anchor is None else np.ascontiguousarray(anchor, np.float32))
         turn(self.memory, self.table)
         # One lane more than the parameters, since the last row of a layer is read in whole lanes.
         self.scratch = np.zeros((1, padded(network.n_params, 32) + WIDTH), np.float32)

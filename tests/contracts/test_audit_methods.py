@@ -19,6 +19,8 @@ NOISE = 1.0
 NETWORK = Dense((4, 1))
 START = np.array([1.0, 1.0, 1.0, 1.0, 0.0], np.float32)
 SITES = ["a", "b"]
+BY_DP_SGD = [name for name in METHODS if name not in ("veil", "veil-printed")]
+"""VEIL's votes are held to their claim by enumeration (tests/methods/test_veil.py); as printed it claims nothing."""
 
 
 def worlds():
@@ -42,7 +44,7 @@ def mechanism(name, noise):
     return method, step
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BY_DP_SGD)
 def test_what_a_site_sends_keeps_its_claim(name):
     absent, present = worlds()
     method, step = mechanism(name, NOISE)
@@ -61,7 +63,7 @@ def test_what_a_site_sends_keeps_its_claim(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BY_DP_SGD)
 def test_no_false_alarm_in_twenty_audits(name):
     absent, present = worlds()
     method, step = mechanism(name, NOISE)

@@ -13,13 +13,23 @@ ROOT = Path(suture.__file__).parent
 ALLOWED = {
     "privacy": set(),
     "site": {"privacy", "protection.envelope"},
-    "cohorts": {"site.schema"},
-    "models": set(),
+    "cohorts": {"site.schema", "site.eicu"},
+    "models": {"site.schema"},  # public declarations: no row is read there
     "training": {"models", "privacy.unit", "privacy.mechanisms"},
-    "methods": {"models", "training", "protection.envelope", "privacy.unit", "study"},
+    "methods": {
+        "models",
+        "training",
+        "protection",
+        "privacy.unit",
+        "privacy.mechanisms",
+        "privacy.selection",
+        "site.schema",
+        "study",
+    },
     "protection": {"privacy.mechanisms"},
     "evaluation": {"models"},
-    "report": {"evaluation"},
+    "report": {"evaluation", "explanation"},
+    "explanation": {"models"},
     "interop": {"site", "privacy", "report", "world", "study", "runfolder"},
     "engines": {"federation", "methods", "site.hospital", "protection.envelope"},
 }

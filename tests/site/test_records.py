@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from suture.cohorts import cardio
+from suture.cohorts import cardio, icu
 from suture.errors import DataError, MissingExtra, StudyError
 from suture.site import records
 from suture.site.cohort import SiteData, count_training_patients, load
@@ -224,5 +224,5 @@ def test_every_setting_is_documented() -> None:
     settings = {*SourceSpec.model_fields, *Schema.model_fields}
     for feature in (Number, Category, Flag):
         settings |= set(feature.model_fields)
-    settings |= set(inspect.signature(cardio).parameters) - {"seed"}
+    settings |= {*inspect.signature(cardio).parameters, *inspect.signature(icu).parameters} - {"seed"}
     assert [name for name in sorted(settings) if not re.search(rf"\b{name}\b", page)] == []

@@ -1,0 +1,104 @@
+"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning. ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
+
+| here | paper |
+|---|---|
+| `params`, `controls`, their mean | x, c_i, c |
+| `correction` | c - c_i, added to every local gradient |
+| `local.rate`, steps of a round | eta_l, K |
+
+Under DP the local gradients are DP-SGD's, and control variates come from *protected updates only*: option II makes c_i
+from x - y_i, which the site releases anyway, so the server computes it and the site sends no more than in FedAvg. A
+control variate from a pass over the rows (option I) would be a second release that somebody has to pay for.
+
+The correction enters the fused local step as a proximal term with a far anchor: pull * (w - anchor) with
+anchor = x - correction / pull is correction + pull * (w - x). The second part is a proximal term of `PULL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.methods.base import Answer, Arrays, State, local_event, mean_delta, private_local, start_weights
+from suture.models.dense import Dense
+from suture.privacy.unit import Patients
+from suture.training import local as training
+from suture.training.local import Local
+
+PULL = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """FedAvg with control variates against drift."""
+
+    network: Dense
+    local: Local
+    weighting: Literal["size", "uniform"] = "size"
+    name: str = "scaffold"
+    label: str = "SCAFFOLD"
+    needs: Literal["sum", "each", "secure sum"] = "each"
+    pooled: bool = False
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        """One model, no correction yet."""
+        count = self.network.n_params
+        return {
+            **start_weights(self.network, rng),
+            "controls": np.zeros((len(sites), count), np.float32),
+            "shares": np.zeros(len(sites), np.float64),
+            "sites": _names(sites),
+        }
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        """The global model and the site's correction."""
+        return {"params": state["params"], "correction": self._mean(state) - state["controls"][_place(state, site)]}
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD: the correction is made from earlier releases."""
+        return local_event(self.local, patients, noise)
+
+    def site_step(
+        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, State]:
+        """Local training with the correction in every step."""
+        start = np.ascontiguousarray(message["params"], np.float32)
+        anchor = start - message["correction"].astype(np.float32) / np.float32(PULL)
+        local = replace(private_local(self.local, noise), proximal=PULL)
+        return {"delta": start - training.train(self.network, start, data, local, key, anchor)}, own
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """The mean model, and c_i <- c_i - c + (x - y_i) / (K eta) for every site that answered."""
+        new = {key: array.copy() for key, array in state.items()}
+        mean = self._mean(state)
+        for answer in answers:
+            place = _place(state, answer.site)
+            count = training.steps(answer.patients, self.local)
+            seen = answer.payload["delta"] / np.float32(count * self.local.rate)
+            new["controls"][place] = state["controls"][place] - mean + seen
+            new["shares"][place] = answer.patients if self.weighting == "size" else 1.0
+        new["params"] = (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
+        return new
+
+    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+        """The global model's risk."""
+        return self.network.predict(state["params"], x)
+
+    def _mean(self, state: State) -> NDArray[np.float32]:
+        total = float(state["shares"].sum())
+        mean = state["shares"] @ state["controls"] / total if total else np.zeros(self.network.n_params)
+        return mean.astype(np.float32)
+
+
+def _names(sites: Sequence[str]) -> NDArray[np.str_]:
+    return np.array(sites, dtype=np.str_)
+
+
+def _place(state: State, site: str) -> int:
+    return int(np.flatnonzero(state["sites"] == site)[0])

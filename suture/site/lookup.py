@@ -1,0 +1,56 @@
+"""One patient's rows, found by their identifier, inside the site and for the site's own clinicians."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import DataError
+from suture.site.preprocess import Counts, codes, encode, numbers, sql_number, sql_text, texts, vocabulary_of
+from suture.site.records import Source, SourceSpec, check_columns, open_table
+from suture.site.schema import Number, Schema
+
+
+def patient_rows(source: Source, schema: Schema, patient: str, *, site: str) -> NDArray[np.float32]:
+    """The encoded rows of one patient, in the table's order.
+
+    >>> table = {"id": np.array([7, 8]), "age": np.array([20.0, 50.0])}
+    >>> age = {"kind": "number", "low": 20, "high": 80, "missing": "fill"}
+    >>> patient_rows(table, Schema.parse({"patient": "id", "features": {"age": age}}), "8", site="boston").tolist()
+    [[0.0]]
+    """
+    if schema.patient is None:
+        raise DataError(f"site {site!r}: the schema declares no patient column, so no patient can be looked up")
+    if isinstance(source, SourceSpec):
+        found = _from_file(source, schema, site)
+    else:
+        check_columns(list(source), [schema.patient, *schema.features], f"site {site!r} (in memory)")
+        found = _from_memory(source, schema)
+    chosen = np.array([identifier == patient for identifier in texts(found.pop("patient"))], bool)
+    if not chosen.any():
+        raise DataError(f"site {site!r}: no row with this identifier in column {schema.patient!r}; check --patient")
+    return encode({name: column[chosen] for name, column in found.items()}, schema, None, Counts())
+
+
+def _from_memory(table: Any, schema: Schema) -> dict[str, NDArray[Any]]:
+    found = {"patient": np.asanyarray(table[schema.patient])}
+    for name, feature in schema.features.items():
+        column = np.asanyarray(table[name])
+        found[name] = numbers(column) if isinstance(feature, Number) else codes(column, vocabulary_of(feature))
+    return found
+
+
+def _from_file(spec: SourceSpec, schema: Schema, site: str) -> dict[str, NDArray[Any]]:
+    patient = str(schema.patient)
+    with open_table(spec, [patient, *schema.features], site=site) as opened:
+        wanted = {"p": sql_text(opened, spec, patient)}
+        for i, (name, feature) in enumerate(schema.features.items()):
+            wanted[f"f{i}"] = (
+                sql_number(opened, spec, name)
+                if isinstance(feature, Number)
+                else vocabulary_of(feature).sql(sql_text(opened, spec, name))
+            )
+        found = opened.select(wanted)
+    return {"patient": found["p"], **{name: found[f"f{i}"] for i, name in enumerate(schema.features)}}

@@ -1,0 +1,161 @@
+"""One patient explained: exact sums, by hand, and a page that shows them and stays self-contained."""
+
+import math
+
+import numpy as np
+import pytest
+
+from suture import conduct
+from suture.errors import DataError, StudyError
+from suture.explain import explain_patient
+from suture.explanation.patient import Named, explain
+from suture.models.concepts import dictionary
+from suture.site.schema import Category, Number, Schema
+from suture.study import Study
+
+SCHEMA = Schema(
+    features={
+        "age": Number(low=20, high=100, unit="years", label="Age", thresholds={"high": 70}, missing="fill"),
+        "lactate": Number(low=0, high=20, unit="mmol/L", label="Lactate", normal=(0.5, 2)),
+        "sex": Category(values=("F", "M"), label="Sex", protected=True, missing="fill"),
+    }
+)
+KNOWN = dictionary(SCHEMA)
+NAMES = {
+    "age": Named("Age", "years", 20, 100),
+    "lactate": Named("Lactate", "mmol/L", 0, 20),
+    "sex": Named("Sex"),
+}
+CONCEPTS = [concept.name for concept in KNOWN.items]
+# encoded columns: age, lactate, lactate (missing), sex = F, sex = M
+REFERENCE = np.array([[-0.5, -0.9, 0, 1, 0], [0.0, -0.8, 0, 0, 1], [0.5, 0, 1, 1, 0], [1.0, -0.7, 0, 1, 0]], np.float32)
+IDENTITY = ((1.0, 0.0), np.diag([0.01, 0.04]))
+
+
+def weights(**by_name):
+    found = np.zeros(len(KNOWN), np.float32)
+    for name, weight in by_name.items():
+        found[CONCEPTS.index(name)] = weight
+    return found
+
+
+W = weights(
+    **{
+        "Age": 1.0,
+        "Age, high (> 70 years)": 0.5,
+        "Lactate, above normal (> 2 mmol/L)": 2.0,
+        "Sex: M": -0.3,
+        "Lactate, not measured": 0.4,
+    }
+)
+ROW = np.array([0.5, -0.6, 0, 0, 1], np.float32)  # 80 years, lactate 4, man
+
+
+def test_contributions_sum_to_the_log_odds():
+    found = explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, IDENTITY)
+    direct = -2.0 + float(KNOWN.matrix(ROW[None, :])[0].astype(np.float64) @ W)
+    assert found.log_odds == pytest.approx(direct, abs=1e-12)
+    assert math.fsum([found.base, *(part.contribution for part in found.parts)]) == found.log_odds
+    assert found.risk == pytest.approx(1 / (1 + math.exp(-direct)))
+
+
+def test_by_hand():
+    found = {part.feature: part for part in explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, IDENTITY).parts}
+    # age: value 0.5 against a mean of 0.25; over 70 against half of the reference
+    assert found["age"].contribution == pytest.approx(1.0 * (0.5 - 0.25) + 0.5 * (1 - 0.5))
+    assert found["age"].value == "80 years"
+    assert found["age"].percentile == 0.5
+    assert found["age"].reasons[0] in ("the value itself", "high (> 70 years)")
+    # sex: M against one in four
+    assert found["sex"].contribution == pytest.approx(-0.3 * 0.75)
+    assert found["sex"].value == "M"
+    assert "not a biological cause" in found["sex"].caution
+    assert found["lactate"].value == "4 mmol/L"
+    assert found["lactate"].percentile == 1.0  # of the three reference patients in whom it was measured
+
+
+def test_interval_and_calibration():
+    """Identity scaling with variances 0.01 (slope) and 0.04: half width 1.96 sqrt(0.01 l^2 + 0.04)."""
+    found = explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, IDENTITY)
+    half = 1.959964 * math.sqrt(0.01 * found.log_odds**2 + 0.04)
+    assert found.calibrated == pytest.approx(found.risk)
+    low, high = found.interval
+    assert math.log(high / (1 - high)) == pytest.approx(found.log_odds + half)
+    assert math.log(low / (1 - low)) == pytest.approx(found.log_odds - half)
+
+
+def test_notes_name_what_is_unusual():
+    row = np.array([1.0, 0.0, 1, 1, 0], np.float32)
+    many = np.repeat(REFERENCE[:3], 40, axis=0)
+    notes = explain(KNOWN, W, -2.0, row, many, NAMES, IDENTITY).notes
+    assert "Higher than in 99 % of this site's patients, so the model has little evidence there: Age" in notes
+    assert "Not measured, filled with a neutral value: Lactate" in notes
+    rare = np.array([[0.0, -0.9, 0, 1, 0]] * 99 + [[0.0, -0.9, 0, 0, 1]], np.float32)
+    notes = explain(KNOWN, W, -2.0, np.array([0, -0.9, 0, 0, 1], np.float32), rare, NAMES, IDENTITY).notes
+    assert notes[0] == "Sex: M: a rare category here (1.0% of this site's patients)"
+    far = explain(KNOWN, 9 * W, -2.0, ROW, np.repeat(REFERENCE[:1], 50, axis=0), NAMES, IDENTITY).notes
+    assert any(note.startswith("Few similar patients: 0 of this site's 50") for note in far)
+
+
+def test_missingness_warns_only_where_it_counts():
+    there = explain(KNOWN, W, -2.0, np.array([0, 0, 1, 1, 0], np.float32), REFERENCE, NAMES, IDENTITY)
+    lactate = next(part for part in there.parts if part.feature == "lactate")
+    assert lactate.value == "not measured"
+    assert "what was measured" in lactate.caution
+    assert lactate.percentile is None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "icu"
+    study = Study(
+        name="icu",
+        outcome="died_in_hospital",
+        cohort={"name": "icu", "hospitals": 4, "patients": 1200},
+        method={"name": "veil", "mode": "secure", "rounds": 6, "concepts": 15},
+        privacy={"unit": "patient", "epsilon": 5.0, "accountant": "rdp"},
+    )
+    return conduct.run(study, out=folder, threads=1)
+
+
+def test_a_page_and_a_picture_for_a_patient(run, tmp_path):
+    from suture.cohorts import load
+
+    table = load("icu", 42, hospitals=4, patients=1200, test_fraction=0.2).sites[1].table
+    patient = str(table["patient_id"][3])
+    found = explain_patient(run.folder, site="hospital-002", patient=patient, out=tmp_path)
+    expected = run.predict({name: column[3:4] for name, column in table.items()})[0]
+    assert found["risk"] == pytest.approx(float(expected), abs=1e-6)
+    text = (tmp_path / f"hospital-002-{patient}.html").read_text()
+    main = text.split("<main>")[1].split("</main>")[0]
+    assert f"Patient {patient}" in text
+    for words in ("What raises the risk", "What lowers the risk", "Notes on the data", "must not either"):
+        assert words in main
+    assert "http" not in main
+    assert "Content-Security-Policy" in text
+    assert (tmp_path / f"hospital-002-{patient}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_from_a_file_gives_the_same_figures(run, tmp_path):
+    import pandas as pd
+
+    from suture.cohorts import load
+
+    table = load("icu", 42, hospitals=4, patients=1200, test_fraction=0.2).sites[1].table
+    pd.DataFrame({name: column[3:4] for name, column in table.items()}).to_csv(tmp_path / "new.csv", index=False)
+    row = explain_patient(run.folder, site="hospital-002", row=tmp_path / "new.csv", out=tmp_path)
+    known = explain_patient(run.folder, site="hospital-002", patient=str(table["patient_id"][3]), out=tmp_path)
+    assert row["risk"] == known["risk"]
+    assert row["notes"] == known["notes"]
+
+
+def test_mistakes_are_answered_without_a_patients_value(run, tmp_path):
+    with pytest.raises(StudyError, match="give --patient ID, or --row FILE"):
+        explain_patient(run.folder, site="hospital-001")
+    with pytest.raises(StudyError, match="no site 'hospital'; did you mean hospital-001"):
+        explain_patient(run.folder, site="hospital", patient="1")
+    with pytest.raises(DataError, match="no row with this identifier"):
+        explain_patient(run.folder, site="hospital-001", patient="nobody")
+    (tmp_path / "two.csv").write_text("age\n1\n2\n")
+    with pytest.raises(DataError, match="expected one row, found 2"):
+        explain_patient(run.folder, site="hospital-001", row=tmp_path / "two.csv")

@@ -1,0 +1,293 @@
+"""VEIL: what it releases over all neighbouring small tables, what it charges, what its server makes of it."""
+
+import math
+from itertools import combinations_with_replacement, product
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from suture import conduct
+from suture.errors import PrivacyError, RunError, StudyError
+from suture.methods.base import Answer
+from suture.methods.veil import PHASES, SHARES, Veil
+from suture.methods.veil_server import count_votes
+from suture.methods.veil_wire import bits, pack, unpack
+from suture.models.concepts import plain
+from suture.privacy.accountant import epsilon
+from suture.privacy.events import compose
+from suture.privacy.mechanisms import seeded_key
+from suture.privacy.selection import pick_probabilities, pick_strength
+from suture.privacy.unit import Patients
+from suture.study import Study
+from suture.training.concept_statistics import risk, vote_scores
+
+MODES = ("votes", "votes+moments", "secure")
+
+
+def table(patients):
+    """A table from (x, y) pairs, one row a patient."""
+    x = np.array([row for row, _ in patients], np.float32).reshape(len(patients), -1)
+    return Patients(x, np.array([y for _, y in patients], np.int32), np.arange(len(patients) + 1))
+
+
+def message(method, phase, ids=(), weights=(), bias=0.0):
+    return {
+        "phase": np.array([PHASES.index(phase)], np.int32),
+        "ids": np.array(ids, np.int32),
+        "weights": np.array(weights, np.float32),
+        "bias": np.array([bias], np.float32),
+    }
+
+
+# --- privacy ----------------------------------------------------------------------------------------------------------
+
+
+def test_worst_ratio_over_all_neighbouring_tables():
+    """Every table of one to three patients on a grid of values, every patient removed, three models: closed form."""
+    rho, picks = 0.5, 1
+    eps0 = pick_strength(rho, picks)
+    kinds = [((a, b), y) for a, b in product((-1.0, 0.0, 1.0), repeat=2) for y in (0, 1)]
+    models = [(np.zeros(2), 0.0), (np.array([2.0, -1.0]), 0.5), (np.array([-9.0, 9.0]), -9.0)]
+    worst = 0.0
+    for size in (2, 3):
+        for patients in combinations_with_replacement(kinds, size):
+            for weights, bias in models:
+                seen = []
+                for kept in (patients, patients[1:]):
+                    data = table(kept)
+                    residual = data.y - risk(data.x @ weights + bias)
+                    seen.append(np.log(pick_probabilities(vote_scores(data.x, residual, data.starts), eps0)))
+                ratio = seen[0] - seen[1]
+                assert np.max(np.abs(ratio)) <= eps0
+                assert np.ptp(ratio) <= eps0 * (1 + 1e-9)
+                worst = max(worst, float(np.ptp(ratio)))
+    assert worst > 0.99 * eps0  # the bound is met: the noise is not larger than it must be
+
+
+def test_the_site_releases_what_the_closed_form_says():
+    """6,000 releases of one site against the enumerated probabilities; chi-squared, 3 degrees, 1 in 10,000."""
+    data = table([((1.0, -0.5), 1), ((0.5, 1.0), 0), ((-1.0, 1.0), 0)])
+    method = Veil(plain(2), "votes", rounds=10, picks=1)
+    noise = 2.0
+    asked = message(method, "vote", [0], [0.4], -0.3)
+    eps0 = pick_strength(method.phase_rho("vote", noise), 1)
+    residual = data.y - risk(data.x[:, 0] * 0.4 - 0.3)
+    expected = pick_probabilities(vote_scores(data.x, residual, data.starts), eps0)
+    counts = np.zeros((2, 2))
+    for i in range(6000):
+        payload, own = method.site_step(data, {}, asked, noise, seeded_key(8, i))
+        ids, signs = unpack(payload["votes"], 2, 1)
+        counts[int(signs[0] < 0), ids[0]] += 1
+        assert own == {}
+    assert np.sum((counts - 6000 * expected) ** 2 / (6000 * expected)) < 21.1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rounds", [5, 10, 31])
+def test_a_schedule_costs_what_the_noise_multiplier_says(mode, rounds):
+    """Whatever the phases, all rounds together cost rounds / (2 z^2)."""
+    method = Veil(plain(6), mode, rounds)
+    assert len(method.schedule) == rounds
+    assert sum(SHARES[mode].values()) == pytest.approx(1.0)
+    events = [method.round_event(r, 99, 3.0) for r in range(1, rounds + 1)]
+    assert sum(event.rho for event in events) == pytest.approx(rounds / (2 * 3.0**2))
+    gaussians = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(3.0), rounds)
+    whole = compose([(event, 1) for event in events])
+    assert epsilon(whole, 1e-5, "rdp") == pytest.approx(epsilon(gaussians, 1e-5, "rdp"), rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_site_charges_for_what_it_is_asked(mode):
+    method = Veil(plain(4), mode, 9)
+    for phase in set(method.schedule):
+        event = method.message_event(message(method, phase), 10, 2.0)
+        assert event == dp_accounting.ZCDpEvent(method.phase_rho(phase, 2.0))
+        assert method.message_event(message(method, phase), 10, None) == dp_accounting.NonPrivateDpEvent()
+    strange = next(phase for phase in PHASES if phase not in method.schedule)
+    with pytest.raises(RunError, match="which veil in mode"):
+        method.message_event(message(method, strange), 10, 2.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_phase_releases_costs_no_more_than_it_charges(mode):
+    """The grids of a phase share its rho; votes use all of it."""
+    method = Veil(plain(5), mode, 12, parties=7)
+    for phase in set(method.schedule) - {"vote"}:
+        rho = method.phase_rho(phase, 4.0)
+        grids = method._grids(phase, 3, rho)
+        assert sum(grid.rho for grid in grids.values()) == pytest.approx(rho)
+        assert {grid.honest for grid in grids.values()} == {4 if mode == "secure" else 1}
+
+
+@pytest.mark.parametrize("phase", ["rate", "look", "grow", "newton", "scale"])
+def test_every_vector_keeps_to_the_sensitivity_of_its_grid(phase):
+    """Random tables with several rows a patient; one patient removed; the exact statistics, before noise."""
+    rng = np.random.default_rng(4)
+    method = Veil(plain(6), {"scale": "votes"}.get(phase, "secure"), 9)
+    ids = np.array([0, 3, 4], np.int32)
+    for _ in range(40):
+        counts = rng.integers(1, 4, 6)
+        x = np.sign(rng.normal(size=(counts.sum(), 6))).astype(np.float32)
+        whole = Patients(x, rng.integers(0, 2, counts.sum()).astype(np.int32), np.append(0, np.cumsum(counts)))
+        rest = Patients(whole.x[counts[0] :], whole.y[counts[0] :], whole.starts[1:] - counts[0])
+        found = []
+        for data in (whole, rest):
+            logit = data.x[:, ids] @ np.array([3.0, -4.0, 2.0], np.float32) + 0.5
+            found.append(method._statistics(phase, data, data.x, logit, ids, 0.5))
+        for name, grid in method._grids(phase, 3, None).items():
+            assert np.linalg.norm(found[0][name] - found[1][name]) <= grid.sensitivity
+
+
+def icu_study(**changes):
+    fields = {
+        "name": "icu",
+        "outcome": "died_in_hospital",
+        "seed": 5,
+        "cohort": {"name": "icu", "hospitals": 9, "patients": 1800},
+        "method": {"name": "veil", "mode": "secure", "rounds": 6, "concepts": 12},
+        "privacy": {"unit": "patient", "epsilon": 3.0, "accountant": "rdp"},
+    }
+    return Study(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_ledgers_find_what_was_promised(mode):
+    result = conduct.run(icu_study(method={"name": "veil", "mode": mode, "rounds": 8, "concepts": 12}), threads=1)
+    assert 2.9 < result.privacy["epsilon"] <= 3.0
+    assert set(result.privacy["sites"].values()) == {result.privacy["epsilon"]}
+    assert result.data["methods"]["veil"]["rounds_done"] == 8
+    assert result.history[-1]["epsilon"] == pytest.approx(result.privacy["epsilon"], rel=1e-9)
+    assert np.count_nonzero(result.model["weights"]) <= 12
+    if mode == "secure":  # nine small hospitals: votes at epsilon 3 are noise, a sum is not
+        assert result.metrics["global"]["auc"] > 0.7
+
+
+def test_the_statement_says_what_ran_and_on_which_assumption():
+    private = conduct.run(icu_study(), threads=1).privacy
+    assert "ASSUMPTION: the server sees only sums over all 9 hospitals" in private["statement"]
+    assert "at least 5 of the hospitals" in private["statement"]
+    assert "drawn on their own" not in private["statement"]
+    assert private["sampling"].startswith("none")
+    votes = conduct.run(icu_study(method={"name": "veil", "rounds": 6, "picks": 3}), threads=1).privacy["statement"]
+    assert "In 3 rounds each hospital named 3 concepts with a sign" in votes
+    assert "ASSUMPTION" not in votes
+
+
+def test_a_budget_that_ends_early_stops_training_at_a_paid_model():
+    private = {"unit": "patient", "epsilon": 3.0, "noise_multiplier": 1.5, "accountant": "rdp"}
+    result = conduct.run(icu_study(privacy=private), threads=1)
+    found = result.data["methods"]["veil"]
+    assert 0 < found["rounds_done"] < 6
+    assert found["stopped"]
+    assert result.privacy["epsilon"] <= 3.0
+
+
+def test_in_secure_mode_the_server_sees_one_sum_and_no_hospital(monkeypatch):
+    seen = []
+    step = Veil.server_step
+    monkeypatch.setattr(
+        Veil, "server_step", lambda self, state, answers: seen.append(answers) or step(self, state, answers)
+    )
+    conduct.run(icu_study(), threads=1)
+    assert len(seen) == 6
+    for answers in seen:
+        assert [answer.site for answer in answers] == ["sum of all sites"]
+        assert answers[0].patients == pytest.approx(1800, abs=30)
+
+
+def test_secure_mode_needs_everybody():
+    with pytest.raises(StudyError, match="every site in every round"):
+        conduct.run(icu_study(method={"name": "veil", "mode": "secure", "rounds": 6, "participation": 0.5}), threads=1)
+
+
+def test_printed_veil_is_refused_where_privacy_is_promised():
+    with pytest.raises(PrivacyError, match="signs are released unprotected"):
+        conduct.run(icu_study(method={"name": "veil-printed", "rounds": 3}), threads=1)
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def test_votes_move_weights_by_agreement():
+    """Four equal hospitals, one pick each among four concepts: by hand."""
+    state = {key: np.zeros(4, kind) for key, kind in (("weights", np.float32), ("quorums", np.int32))}
+    votes = [(np.array([0]), np.array([1]))] * 3 + [(np.array([1]), np.array([-1]))]
+    count_votes(state, votes, [100] * 4, quorum=2.0, most=4, rate=0.3)
+    # net votes 3 and -1; random votes give a standard deviation of sqrt(4 / 4) = 1
+    assert state["weights"].tolist() == pytest.approx([0.3, 0, 0, 0])
+    assert state["quorums"].tolist() == [1, 0, 0, 0]
+    assert state["chosen"].tolist() == [1, 0, 0, 0]
+
+
+def test_two_hospitals_that_agree_are_a_quorum():
+    state = {key: np.zeros(2, kind) for key, kind in (("weights", np.float32), ("quorums", np.int32))}
+    both = (np.array([1, 0]), np.array([-1, 1]))
+    other = (np.array([1, 0]), np.array([-1, -1]))
+    count_votes(state, [both, other], [50, 50], quorum=5.0, most=2, rate=0.1)
+    assert state["weights"].tolist() == pytest.approx([0.0, -0.1])
+
+
+def test_the_cap_keeps_the_largest_weights():
+    state = {"weights": np.array([0.5, -0.4, 0.3, 0.01], np.float32), "quorums": np.zeros(4, np.int32)}
+    count_votes(state, [(np.array([3]), np.array([1]))], [9], quorum=9.0, most=2, rate=0.001)
+    assert np.flatnonzero(state["weights"]).tolist() == [0, 1]
+
+
+def test_secure_without_noise_is_newtons_method():
+    """With every concept chosen the secure mode converges to the logistic regression of the pooled rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-1, 1, (900, 3)).astype(np.float32)
+    y = (rng.random(900) < risk(x @ np.array([1.5, -1.0, 0.2]) - 1)).astype(np.int32)
+    method = Veil(plain(3), "secure", 9, concepts=3, parties=3, patients=900)
+    state = method.init(["a", "b", "c"], rng)
+    for _ in range(9):
+        answers = []
+        for i, site in enumerate("abc"):
+            data = Patients(x[i::3], y[i::3], np.arange(301))
+            payload, _ = method.site_step(data, {}, method.broadcast(state, site), None, seeded_key(1))
+            answers.append(Answer(site, 300, payload))
+        state = method.server_step(state, answers)
+    exact = LogisticRegression(C=1e6, tol=1e-8).fit(x, y)
+    # the ridge of 1 damps every step; four Newton steps with three concepts come within it
+    np.testing.assert_allclose(state["weights"], exact.coef_[0], atol=0.02)
+    assert state["bias"][0] == pytest.approx(exact.intercept_[0], abs=0.02)
+
+
+def test_predictions_are_the_sigmoid_of_the_sum():
+    method = Veil(plain(2), "votes", 9)
+    state = {"weights": np.array([2.0, 0.0], np.float32), "bias": np.array([-1.0], np.float32)}
+    p = method.predict(state, {}, np.array([[0.5, 1.0], [9.0, 0.0]], np.float32), "a")
+    assert p.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(-1))])  # 9 is beyond the interval and counts as 1
+
+
+# --- the wire ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concepts", [1, 2, 3, 90, 251, 256, 257, 5000])
+def test_votes_survive_the_wire(concepts):
+    rng = np.random.default_rng(concepts)
+    for picks in {1, min(concepts, 7)}:
+        ids = rng.permutation(concepts)[:picks]
+        signs = rng.choice([-1, 1], picks)
+        data = pack(ids, signs, concepts)
+        assert len(data) == -(-picks * bits(concepts) // 8)
+        again = unpack(data, concepts, picks)
+        assert again[0].tolist() == ids.tolist()
+        assert again[1].tolist() == signs.tolist()
+
+
+def test_malformed_votes_are_refused():
+    with pytest.raises(RunError, match="2 votes in 2 bytes"):
+        unpack(np.zeros(3, np.uint8), 100, 2)
+    with pytest.raises(RunError, match="different concepts"):
+        unpack(np.zeros(2, np.uint8), 100, 2)
+    with pytest.raises(RunError, match="different concepts"):
+        unpack(np.full(1, 255, np.uint8), 100, 1)
+
+
+def test_too_few_rounds_for_a_mode_are_refused():
+    with pytest.raises(StudyError, match='mode "secure" needs at least 3, found 2'):
+        Veil(plain(2), "secure", 2)

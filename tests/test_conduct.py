@@ -8,6 +8,8 @@ import pytest
 import suture
 from suture.conduct import resume, run
 from suture.errors import BudgetExhausted, PrivacyError, RunError, StudyError
+from suture.privacy.accountant import epsilon
+from suture.privacy.events import as_event
 from suture.privacy.ledger import Ledger
 from suture.privacy.planner import plan_site
 from suture.result import Result
@@ -215,6 +217,25 @@ def test_seeds_on_the_same_patients_share_one_budget(tmp_path):
     ledger = Ledger.open(tmp_path / ".suture" / "geriatric" / "ledger.sqlite", "geriatric")
     assert len(ledger.entries()) == 8
     assert len(result.data["methods"]["fedadam"]["per_seed"]) == 2
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+def test_the_total_of_methods_whose_rounds_differ_is_what_the_ledgers_hold(tmp_path, folds):
+    evaluation = {"compare": ["veil", "pooled"], "folds": folds}
+    study = files_study(tmp_path, method={"mode": "votes+moments", "participation": 0.6}, evaluation=evaluation)
+    result = run(study, base=tmp_path)
+    for site, stated in result.privacy["together"].items():
+        ledger = Ledger.open(tmp_path / ".suture" / site / "ledger.sqlite", site)
+        assert stated == pytest.approx(epsilon(as_event(ledger.books().total), study.privacy.delta, "rdp"), rel=1e-9)
+        ledger.close()
+
+
+def test_veil_refuses_what_its_concepts_cannot_read(tmp_path):
+    study = files_study(tmp_path, method={"name": "veil"})
+    fields = study.to_dict()
+    fields.pop("privacy")
+    with pytest.raises(StudyError, match="scale of their bounds"):
+        run(Study(**fields).replace(model={"scaling": "site"}), base=tmp_path)
 
 
 def test_methods_compared_on_the_same_patients_state_their_total(tmp_path):

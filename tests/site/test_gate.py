@@ -342,6 +342,15 @@ def test_exact_metrics_that_may_not_leave_are_not_computed(study, tmp_path):
     assert set(result.privacy["sites"]) == set(names)
 
 
+def test_hospitals_held_out_whole_are_not_measured_where_exact_metrics_may_not_leave(study, tmp_path):
+    study = study.replace(evaluation={"folds": 2})
+    names = [site.name for site in study.sites]
+    give(tmp_path, study, names[:2], exact_metrics=False)
+    result = run(study, base=tmp_path)
+    assert set(result.metrics["sites"]) == set(names[2:])
+    assert set(result.privacy["sites"]) == set(names)
+
+
 def test_a_run_without_any_exact_metric_still_gives_a_model_and_a_report(study, tmp_path):
     give(tmp_path, study, [site.name for site in study.sites], exact_metrics=False)
     result = run(study, base=tmp_path, out=tmp_path / "run")

@@ -48,7 +48,7 @@ def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) 
     """The sites of one round: a public draw, at least one site, in the study's order.
 
     >>> participants(["a", "b", "c", "d"], 1, 0.5, 42)
-    ['c', 'd']
+    ['a', 'c']
     >>> participants(["a", "b"], 1, 1.0, 42)
     ['a', 'b']
     """
@@ -75,7 +75,7 @@ def first_rounds(sites: Sequence[str], rounds: int, fraction: float, seed: int) 
     """The first round of each site that takes part at all: before it, no patient of the site can be in the model.
 
     >>> first_rounds(["a", "b", "c", "d"], 9, 0.5, 42)
-    {'c': 1, 'd': 1, 'b': 2, 'a': 2}
+    {'a': 1, 'c': 1, 'b': 2, 'd': 4}
     """
     found: dict[str, int] = {}
     for round_ in range(1, rounds + 1):

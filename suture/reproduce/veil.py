@@ -141,8 +141,8 @@ NOTES = (
     "Every federated baseline is a logistic regression on the 90 inputs, as the paper's linear clients are.",
     "ECE at site: each test hospital scales the model on half of its patients for the other half, and keeps the scaling.",
     "± is the standard deviation over folds. Megabytes are all hospitals', both ways, as serialised.",
-    "Settings were found by hand on other seeds, with more trials for VEIL than for the baselines (docs/veil.md); the paper's 50 "
-    "trials for each method, and MOON, are not reproduced.",
+    "Settings were found by hand on other seeds, with more trials for VEIL than for the baselines (docs/veil.md); the "
+    "paper's 50 trials for each method, and MOON, are not reproduced.",
 )
 
 

@@ -2,9 +2,9 @@
 
 The paper uses eICU, which needs a data use agreement; ours is the generated `icu` federation (152 hospitals, 90 inputs,
 8.9 % mortality), five folds of whole hospitals. Every private row here is at a *proven* epsilon, patient level, at every
-hospital; the paper's are claims (its VEIL leaks signs, see docs/veil.md). Settings of each method are in `SETTINGS`: picked
-from a handful of trials each on another seed of the generator, the same settings at every epsilon. Generated patients have
-no privacy to lose, so that search costs nothing.
+hospital; the paper's are claims (its VEIL leaks signs, see docs/veil.md). Settings of each method are in `SETTINGS`, the same
+at every epsilon, found by hand on other seeds of the generator and with unequal effort (docs/veil.md says how much): VEIL had
+most. Generated patients have no privacy to lose, so that search costs nothing.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ NOTES = (
     "Every federated baseline is a logistic regression on the 90 inputs, as the paper's linear clients are.",
     "ECE at site: each test hospital scales the model on half of its patients for the other half, and keeps the scaling.",
     "± is the standard deviation over folds. Megabytes are all hospitals', both ways, as serialised.",
-    "MOON is not reproduced here.",
+    "Settings were found by hand on other seeds, with more trials for VEIL than for the baselines (docs/veil.md); the "
+    "paper's 50 trials for each method, and MOON, are not reproduced.",
 )
 
 

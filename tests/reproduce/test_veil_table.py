@@ -1,0 +1,74 @@
+"""VEIL's table: what is run is what is claimed, and the figures draw what the table holds."""
+
+import pytest
+
+from suture.reproduce import veil, veil_figures
+
+
+def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
+    for key in veil.SETTINGS:
+        for epsilon in veil.EPSILONS:
+            study = veil.study(key, epsilon)
+            assert study.privacy.epsilon == epsilon
+            assert study.privacy.delta == 1e-5
+            assert study.evaluation.folds == 5
+            assert study.cohort.options() == {}
+            assert study.method.concepts <= 60
+        assert not veil.study(key, None).private
+    assert not veil.printed(5.0).private
+    assert veil.printed(5.0).method.claimed_epsilon == 5.0
+
+
+def test_the_papers_table_is_complete():
+    for method in ("VEIL", "DP-FedAvg", "DP-SCAFFOLD"):
+        for epsilon in veil.EPSILONS:
+            assert len(veil.PAPER[method, epsilon]) == 5
+    assert veil.PAPER["VEIL", 5.0][:4] == (0.835, 0.382, 0.544, 0.010)
+
+
+def rows():
+    made = []
+    for i, (label, _, _) in enumerate(veil.SETTINGS.values()):
+        for epsilon in (1.0, 5.0):
+            auc = 0.8 + 0.01 * i + 0.002 * epsilon
+            made.append(
+                {
+                    "method": label,
+                    "epsilon": epsilon,
+                    "our AUC": auc,
+                    "our AUC 95% low": auc - 0.01,
+                    "our AUC 95% high": auc + 0.01,
+                    "our AUPRC": auc / 2,
+                    "our AUPRC 95% low": auc / 2 - 0.01,
+                    "our AUPRC 95% high": auc / 2 + 0.01,
+                    "our ECE": 0.01 * (i + 1),
+                    "our MB": 0.1 * (i + 1),
+                }
+            )
+    return made
+
+
+def test_the_radar_scales_each_axis_from_worst_to_best():
+    axes = veil_figures._axes({"our AUC": 0.8, "our AUPRC": 0.4, "our ECE": 0.25, "our MB": 1.0, "epsilon": 5.0})
+    assert axes == {"AUC": 0.8, "AUPRC": 0.4, "Trustworthiness": 0.75, "Efficiency": 0.0, "Privacy": 0.2}
+    assert (
+        veil_figures._axes({**axes, "our AUC": 1, "our AUPRC": 1, "our ECE": 0, "our MB": 1, "epsilon": "none"})[
+            "Privacy"
+        ]
+        == 0
+    )
+    drawn = veil_figures.charts(rows())
+    assert set(drawn) == set(veil_figures.CAPTIONS)
+    for chart in drawn.values():
+        chart.to_dict()
+
+
+@pytest.mark.slow
+def test_the_quick_reproduction_runs(tmp_path):
+    found = veil.reproduce(tmp_path, quick=True, threads=1)
+    table = found["tables"]["table1"]["rows"]
+    assert len(table) == 5 * 3 + 2 + 1
+    for row in table:
+        if isinstance(row["epsilon"], float):
+            assert 0 < row["proven epsilon"] <= row["epsilon"] + 1e-3
+    assert (tmp_path / "index.html").exists()

@@ -73,7 +73,7 @@ def test_side_by_side_with_flower() -> None:
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "NEEDED", ("numpy", "no_such_library"))
-    with pytest.raises(MissingExtra, match=r"needs no_such_library: pip install .*flwr\[simulation\]"):
+    with pytest.raises(MissingExtra, match=r"needs no_such_library: pip install .suture\[bench\]"):
         flower.measure()
     monkeypatch.setattr(bench, "_PARTS", {"flower": bench._PARTS["flower"]})
     said: list[str] = []

@@ -32,7 +32,7 @@ def test_quick_reproduction_writes_every_table_and_figure(tmp_path):
     found = reproduce("fedcvr", out=tmp_path, quick=True)
     assert json.loads((tmp_path / "tables.json").read_text())["tables"] == json.loads(json.dumps(found["tables"]))
     for name in ("table2", "table3", "table7", "table8", "epsilon"):
-        rows = list(csv.DictReader((tmp_path / f"{name}.csv").open()))
+        rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()))
         assert len(rows) == len(found["tables"][name]["rows"])
     figures = sorted(path.name for path in (tmp_path / "figures").glob("*.png"))
     assert [name[:7] for name in figures] == [f"figure{i}" for i in range(3, 9)]

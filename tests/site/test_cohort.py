@@ -204,7 +204,7 @@ def test_a_generated_cohort_loads_with_six_inputs() -> None:
 
 @pytest.mark.slow
 def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
-    """1,000,000 rows x 20 columns from CSV: peak resident memory under 700 MB, imports included."""
+    """1,000,000 rows x 20 columns from CSV: peak resident memory under 1 GB, imports and missing-value columns included."""
     path = tmp_path / "big.csv"
     script = """
         import resource, sys
@@ -228,4 +228,4 @@ def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
     rows, patients, peak = map(int, done.stdout.split())
     assert (rows, patients) == (1_000_000, 500_000)
     kilobytes = peak / (1024 if sys.platform == "darwin" else 1)
-    assert kilobytes < 700_000, f"peak {kilobytes / 1000:.0f} MB"
+    assert kilobytes < 1_000_000, f"peak {kilobytes / 1000:.0f} MB"

@@ -204,16 +204,19 @@ def test_a_generated_cohort_loads_with_six_inputs() -> None:
 
 @pytest.mark.slow
 def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
-    """1,000,000 rows x 20 columns from CSV: peak resident memory under 1 GB, imports and missing-value columns included."""
+    """1,000,000 rows x 20 columns from CSV: peak resident memory under 700 MB, imports included."""
     path = tmp_path / "big.csv"
     script = """
-        import resource, sys
+        import pathlib, resource, sys
         from suture.site.cohort import load
         from suture.site.schema import Schema
         columns = {f"f{i}": {"kind": "number", "low": 0, "high": 100} for i in range(20)}
         schema = Schema.parse({"patient": "pid", "features": columns})
         data = load(sys.argv[1], schema, "y", site="a", holdout=0.2, split_key="k")
-        print(data.loaded.rows, data.loaded.patients, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        peak, status = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, pathlib.Path("/proc/self/status")
+        if status.exists():  # ru_maxrss of a new program begins at its parent's size, VmHWM does not
+            peak = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        print(data.loaded.rows, data.loaded.patients, peak)
     """
     make = """
         import duckdb, sys
@@ -228,4 +231,4 @@ def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
     rows, patients, peak = map(int, done.stdout.split())
     assert (rows, patients) == (1_000_000, 500_000)
     kilobytes = peak / (1024 if sys.platform == "darwin" else 1)
-    assert kilobytes < 1_000_000, f"peak {kilobytes / 1000:.0f} MB"
+    assert kilobytes < 700_000, f"peak {kilobytes / 1000:.0f} MB"

@@ -38,8 +38,11 @@ def mechanism(name, noise):
     message = {**method.broadcast(state, "a"), "params": START}
 
     def step(table, key):
+        # What stays is trained under the same clip and noise as what is sent, and the claim covers both: Ditto and APFL
+        # share one clip between two models, so what they send alone would show only a part of it.
         sent, own = method.site_step(table, {}, message, noise, key)
-        return sent or own
+        kept = {f"own {name}": array for name, array in own.items() if array.dtype.kind == "f"}
+        return {**sent, **kept}
 
     return method, step
 
@@ -55,7 +58,7 @@ def test_what_a_site_sends_keeps_its_claim(name):
     found = audit(step, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)
     assert not found.broken, found.verdict
     assert found.reach > claim.epsilon
-    assert found.measured > 0.2 * claim.epsilon  # the audit sees the canary: it is not blind
+    assert found.measured > 0.3 * claim.epsilon  # the audit sees the canary: it is not blind
 
     too_little = mechanism(name, NOISE / 4)[1]
     flagged = audit(too_little, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)

@@ -21,6 +21,7 @@ from suture.result import Result
 from suture.runfolder import RunFolder
 from suture.site.cohort import SiteData, load
 from suture.site.lookup import patient_rows
+from suture.site.passage import Passage
 from suture.site.rows import encode_rows
 from suture.site.schema import Number, Schema
 from suture.study import Study
@@ -42,9 +43,12 @@ def explain_patient(
     if result.data["method"] != "veil":
         raise StudyError(f"explanations are exact for veil only; this run's method is {result.data['method']!r}")
     _, study, base = RunFolder.open(folder)
-    place, data = _site(study, base, site)
+    place, data, passage = _site(study, base, site)
     schema = Schema.parse(result.data["model"]["schema"])
-    x = _from_file(row, schema) if row is not None else patient_rows(place.source, schema, str(patient), site=site)
+    if row is not None:
+        x = _from_file(row, schema)
+    else:
+        x = patient_rows(place.source, schema, str(patient), site=site, passage=passage)
     found = _explain(result, schema, x[-1], data)
     from suture.report import patient as page
 
@@ -66,7 +70,7 @@ def explain_patient(
     }
 
 
-def _site(study: Study, base: Path, site: str) -> tuple[world.Place, SiteData]:
+def _site(study: Study, base: Path, site: str) -> tuple[world.Place, SiteData, Passage | None]:
     here = world.survey(study, base, study.seed)
     place = next((place for place in here.places if place.name == site), None)
     if place is None:
@@ -75,9 +79,11 @@ def _site(study: Study, base: Path, site: str) -> tuple[world.Place, SiteData]:
         raise StudyError(f"--site: the study has no site {site!r}{hint}")
     key = str(study.seed)
     admission = here.admissions.get(site)
-    passage = admission.passage if admission else None  # who is erased or withdrew is not compared with either
+    passage = (
+        admission.passage if admission else None
+    )  # who is erased or withdrew is neither explained nor compared with
     data = load(place.source, here.schema, here.outcome, site=site, holdout=0.0, split_key=key, passage=passage)
-    return place, data
+    return place, data, passage
 
 
 def _from_file(path: Path, schema: Schema) -> NDArray[np.float32]:

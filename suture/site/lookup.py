@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError
+from suture.site.passage import Passage
 from suture.site.preprocess import Counts, codes, encode, numbers, sql_number, sql_text, texts, vocabulary_of
 from suture.site.records import Source, SourceSpec, check_columns, open_table
 from suture.site.schema import Number, Schema
 
 
-def patient_rows(source: Source, schema: Schema, patient: str, *, site: str) -> NDArray[np.float32]:
-    """The encoded rows of one patient, in the table's order.
+def patient_rows(
+    source: Source, schema: Schema, patient: str, *, site: str, passage: Passage | None = None
+) -> NDArray[np.float32]:
+    """The encoded rows of one patient, in the table's order; ``passage`` keeps back who is erased or withdrew.
 
     >>> table = {"id": np.array([7, 8]), "age": np.array([20.0, 50.0])}
     >>> age = {"kind": "number", "low": 20, "high": 80, "missing": "fill"}
@@ -24,13 +27,15 @@ def patient_rows(source: Source, schema: Schema, patient: str, *, site: str) -> 
     if schema.patient is None:
         raise DataError(f"site {site!r}: the schema declares no patient column, so no patient can be looked up")
     if isinstance(source, SourceSpec):
-        found = _from_file(source, schema, site)
+        found = _from_file(source, schema, site, passage)
     else:
         check_columns(list(source), [schema.patient, *schema.features], f"site {site!r} (in memory)")
-        found = _from_memory(source, schema)
+        found = _from_memory(passage.kept_in_memory(source, schema) if passage else source, schema)
     chosen = np.array([identifier == patient for identifier in texts(found.pop("patient"))], bool)
     if not chosen.any():
-        raise DataError(f"site {site!r}: no row with this identifier in column {schema.patient!r}; check --patient")
+        raise DataError(
+            f"site {site!r}: no row with this identifier that may be used, in column {schema.patient!r}; check --patient"
+        )
     return encode({name: column[chosen] for name, column in found.items()}, schema, None, Counts())
 
 
@@ -42,9 +47,10 @@ def _from_memory(table: Any, schema: Schema) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _from_file(spec: SourceSpec, schema: Schema, site: str) -> dict[str, NDArray[Any]]:
+def _from_file(spec: SourceSpec, schema: Schema, site: str, passage: Passage | None) -> dict[str, NDArray[Any]]:
     patient = str(schema.patient)
-    with open_table(spec, [patient, *schema.features], site=site) as opened:
+    ruled = [condition.column for condition in schema.include] if passage else []
+    with open_table(spec, [*dict.fromkeys([patient, *schema.features, *ruled])], site=site) as opened:
         wanted = {"p": sql_text(opened, spec, patient)}
         for i, (name, feature) in enumerate(schema.features.items()):
             wanted[f"f{i}"] = (
@@ -52,5 +58,6 @@ def _from_file(spec: SourceSpec, schema: Schema, site: str) -> dict[str, NDArray
                 if isinstance(feature, Number)
                 else vocabulary_of(feature).sql(sql_text(opened, spec, name))
             )
-        found = opened.select(wanted)
+        found = opened.select(wanted | (passage.expressions(opened, spec, schema) if passage else {}))
+    found = passage.kept(found) if passage else found
     return {"patient": found["p"], **{name: found[f"f{i}"] for i, name in enumerate(schema.features)}}

@@ -99,6 +99,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
         if cohorts.takes(study.cohort.name, "test_fraction"):
             fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
             options = {"test_fraction": fresh, **options}
+        if study.private and options.get("split") == "paper":
+            raise StudyError(
+                'cohort split = "paper" shuffles, so one patient more moves others between training and test, and no '
+                "promise to a patient holds; under [privacy] leave split out and set evaluation.holdout"
+            )
         cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(

@@ -85,9 +85,9 @@ def behind(cohort: Cohort, site: str, column: str) -> Any:
     everything = np.concatenate([value for parts in gathered.values() for value in parts])
     known = everything[~np.isnan(everything)]
     edges = np.histogram_bin_edges(known, bins=24) if number else np.array([-0.5, 0.5, 1.5])
-    rows = []
-    for (who, label), parts in gathered.items():
-        values = np.concatenate(parts)
+    rows: list[dict[str, Any]] = []
+    for (who, label), arrays in gathered.items():
+        values = np.concatenate(arrays)
         counts, _ = np.histogram(values[~np.isnan(values)], edges)
         bars = [f"{(low + high) / 2:.3g}" for low, high in pairwise(edges)]
         for bar, count in zip(

@@ -104,10 +104,10 @@ def train(job: Job) -> dict[str, Any]:
             answers.append(Answer(name, data.patients, payload))
         state = now.server_step(state, answers)
     found = {}
-    for name, data in sites.items():
-        if data.test is not None:
-            risk = method.predict(state, own[name], data.test.x, name)
-            found[name] = measure(data.test.y, risk, 0.5, rows=data.test.rows)
+    for name, site in sites.items():
+        if site.test is not None:
+            risk = method.predict(state, own[name], site.test.x, name)
+            found[name] = measure(site.test.y, risk, 0.5, rows=site.test.rows)
     layers = np.round(state["layers"].astype(np.float64), 6).tolist() if "layers" in state else None
     return {"sites": found, "layers": layers, "clients": list(sites), "seconds": time.perf_counter() - begun}
 

@@ -125,8 +125,8 @@ def take(
                 fourths.append(np.zeros(classes))
             outside.append([0.0, 0.0])
         recorded.append(by_class(there))
-    sums = [np.array(part, np.float64) for part in (recorded, total, squares, outside, fourths)]
-    return Profile(by_class(np.ones(len(y))), *sums)
+    kept = (np.array(part, np.float64) for part in (recorded, total, squares, outside, fourths))
+    return Profile(by_class(np.ones(len(y))), next(kept), next(kept), next(kept), next(kept), next(kept))
 
 
 def sensitivity(schema: Schema) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,10 @@ class Patients:
     def fingerprint(self) -> bytes:
         """A digest of the content, for the site's own use: it is computed from rows and never leaves."""
         digest = hashlib.blake2b(digest_size=32)
-        for array in (self.x, self.y, self.starts, *([] if self.group is None else [self.group])):
+        arrays: list[NDArray[Any]] = [self.x, self.y, self.starts]
+        if self.group is not None:
+            arrays.append(self.group)
+        for array in arrays:
             digest.update(str(array.shape).encode())
             digest.update(array.data)
         return digest.digest()

@@ -83,6 +83,7 @@ REFERENCES = {
         2020,
         "arXiv:1910.06378",
     ),
+    "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
     "veil": _VEIL,
     "veil-printed": _VEIL,
     "fedcluster": (

@@ -20,7 +20,7 @@ from suture import cohorts
 from suture.errors import DataError, LedgerError, PrivacyError, StudyError
 from suture.evaluation.resampling import grouped_folds
 from suture.federation import participants, rounds_of
-from suture.methods import METHODS, Public, build
+from suture.methods import METHODS, NOT_PRIVATE, Public, build
 from suture.methods.base import Method, Phased
 from suture.models.dense import Dense
 from suture.privacy.charter import Request
@@ -282,6 +282,8 @@ def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
     """
     if study.privacy is None:
         return {}
+    if built.name in NOT_PRIVATE:
+        raise PrivacyError(NOT_PRIVATE[built.name])
     privacy, method = study.privacy, study.method
     sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
     if isinstance(built, Phased):

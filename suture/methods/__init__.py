@@ -27,11 +27,20 @@ METHODS = (
     "ditto",
     "finetune",
     "scaffold",
+    "moon",
     "veil",
     "veil-printed",
     "alone",
     "pooled",
 )
+
+NOT_PRIVATE = {
+    "veil-printed": "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which "
+    "has a proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed",
+    "moon": "moon is not private: its contrastive loss is trained without clipping or noise, so no budget pays for it. Use "
+    "fedavg, fedprox or scaffold, which have a proof, or leave out [privacy]",
+}
+"""Methods that cannot keep a promise, and what to do instead: a study with [privacy] refuses them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
     from suture.methods.fedcluster import FedCluster
     from suture.methods.fedopt import FedOpt
     from suture.methods.fedprox import fedprox
+    from suture.methods.moon import Moon
     from suture.methods.pooled import pooled
     from suture.methods.scaffold import Scaffold
 
@@ -75,6 +85,8 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
         return _personal(name, spec, network, local)
     if name == "scaffold":
         return Scaffold(network, local, spec.weighting or "size")
+    if name == "moon":
+        return Moon(network, local, spec.contrast, spec.temperature, spec.weighting or "size")
     if name in ("veil", "veil-printed"):
         return _veil(name, spec, network, local, public or Public())
     if name == "alone":

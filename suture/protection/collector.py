@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
@@ -68,6 +68,7 @@ class Collector:
     def ask(self, stage: Stage) -> dict[str, dict[str, NDArray[Any]]]:
         """One message for every site that is still there."""
         names = self.terms.parties
+        message: dict[str, NDArray[Any]] = {}
         if stage == "advertise":
             return {names[party]: {} for party in self._present}
         if stage == "share":
@@ -237,7 +238,7 @@ class Collector:
             add_mask(total, mask, -1 if party < gone else +1)
 
 
-def _is_bytes(array: Any, *shape: int) -> bool:
+def _is_bytes(array: NDArray[Any] | None, *shape: int) -> TypeGuard[Bytes]:
     return array is not None and array.dtype == np.uint8 and array.shape == shape
 
 

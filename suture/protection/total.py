@@ -68,16 +68,17 @@ def secure_total(
     terms = Terms(derive(key, "session"), parties, public, threshold_of(len(parties), threshold), asked)
     senders = {site: Sender(terms, site, identities[site], derive(key, "secret", site)) for site in parties}
     refused: list[tuple[str, Stage, str]] = []
+    collector, begun = Collector(terms), time.thread_time()
 
     def answer(stage: Stage, site: str, message: bytes) -> bytes | None:
-        begun = time.thread_time()
+        started = time.thread_time()
         try:
             found = seal(senders[site].answer(stage, unseal(message), words[site] if stage == "mask" else None))
         except PrivacyError as error:
             refused.append((site, stage, str(error)))
             return None
         finally:
-            cost.site_seconds[site] = cost.site_seconds.get(site, 0.0) + time.thread_time() - begun
+            cost.site_seconds[site] = cost.site_seconds.get(site, 0.0) + time.thread_time() - started
         return found
 
     def carry(stage: Stage, messages: Mapping[str, Arrays]) -> dict[str, Arrays]:
@@ -93,7 +94,6 @@ def secure_total(
             cost.up[site] = cost.up.get(site, 0) + len(data or b"")
         return {site: unseal(data) for site, data in found if data is not None}
 
-    collector, begun = Collector(terms), time.thread_time()
     total = play(collector, carry)
     cost.server_seconds += time.thread_time() - begun
     return Total(total, collector.survivors, tuple(collector.rejected + refused), cost)

@@ -161,6 +161,22 @@ class Flag(_Frozen):
 Feature = Annotated[Number | Category | Flag, Field(discriminator="kind")]
 
 
+class Protected(_Frozen):
+    """The column whose declared groups a fair method treats alike, one group a patient; missing means no group.
+
+    >>> Protected(column="sex", values=("F", "M")).values
+    ('F', 'M')
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _values(self) -> Protected:
+        Category(values=self.values)
+        return self
+
+
 class Schema(_Frozen):
     """The public description of every site's table: patient column, group columns, features in order.
 
@@ -173,6 +189,8 @@ class Schema(_Frozen):
 
     patient: str | None = None
     groups: tuple[str, ...] = ()
+    protected: Protected | None = None
+    """Which of ``groups`` fair methods train for; other groups are only measured."""
     missing: Missing = "indicator"
     include: tuple[Condition, ...] = ()
     """The cohort rule: rows for which every condition holds; others never pass the wall."""
@@ -192,6 +210,10 @@ class Schema(_Frozen):
             )
         if len(set(self.groups)) < len(self.groups):
             raise ValueError(f"groups must differ, found {list(self.groups)}")
+        if self.protected is not None and self.protected.column not in self.groups:
+            raise ValueError(
+                f"protected.column must be one of groups {list(self.groups)}, found {self.protected.column!r}; add it there"
+            )
         names = feature_names(self)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -41,6 +41,7 @@ ONLY = {
     "flwr": {"engines", "bench"},
     "torch": {"bench"},
     "opacus": {"bench"},
+    "shap": {"explanation"},
     "altair": {"report", "reproduce", "result.py"},
     "typer": {"cli.py", "commands"},
 }

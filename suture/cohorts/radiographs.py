@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from suture.cohorts.anatomy import FINDING_SHARES, REGIONS, Drawn, Look, Masks, masks, picture
 from suture.cohorts.cohort import Cohort, CohortSite
 from suture.errors import StudyError
-from suture.site.schema import Image, Schema
+from suture.site.schema import Image, Protected, Schema
 
 __all__ = [
     "BIASED",
@@ -109,6 +109,7 @@ def schema(size: int = 64) -> Schema:
     return Schema(
         patient="patient_id",
         groups=("sex", "age_group", "ethnicity"),
+        protected=Protected(column="sex", values=SEXES),
         features={"image": Image(size=size, label="Chest radiograph")},
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,10 +37,11 @@ from suture.site.preprocess import (
     standardise,
     texts,
     typed,
+    vocabulary_of,
 )
 from suture.site.profile import Profile, take
 from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, source_of
-from suture.site.schema import Number, Schema, feature_names
+from suture.site.schema import Category, Number, Schema, feature_names
 from suture.site.split import distinct, first_rows, hashed, held_out, limit, row_keys
 
 Place: TypeAlias = Source | str | os.PathLike[str]
@@ -182,9 +183,7 @@ def load(
     if scaling == "site":
         scales = fitted_scales(train.x, encoded)
         kept = [feature_names(encoded).index(name) for name in feature_names(schema)]
-        train, test = (
-            Patients(standardise(part.x, scales, encoded)[:, kept], part.y, part.starts) for part in (train, test)
-        )
+        train, test = (replace(part, x=standardise(part.x, scales, encoded)[:, kept]) for part in (train, test))
         scales = {kept.index(column): scale for column, scale in scales.items()}
     return SiteData(train, test if test.rows else None, parts[-1].groups, loaded, scales, parts[0].profile)
 
@@ -201,6 +200,8 @@ class _Read:
     outcome: NDArray[np.int16]
     features: dict[str, NDArray[Any]]
     groups: dict[str, NDArray[Any]]
+    protected: NDArray[np.int16] | None = None
+    """The code of each row's protected group, where the schema declares one."""
 
 
 def _wanted(schema: Schema, outcome: str | None, files: bool = False) -> list[str]:
@@ -244,6 +245,7 @@ def read_columns(
         found.get("y", np.zeros(0, np.int16)),
         {name: found.pop(f"f{i}") for i, name in enumerate(schema.features) if f"f{i}" in found},
         {name: found.pop(f"g{i}") for i, name in enumerate(schema.groups) if outcome is not None},
+        found.get("protected"),
     )
 
 
@@ -276,6 +278,9 @@ def _expressions(
         # Only the groups of test patients are ever looked at.
         group = f"coalesce({sql_text(opened, spec, name)}, '{NO_GROUP}')"
         wanted[f"g{i}"] = f"CASE WHEN {tested} THEN {group} ELSE '' END"
+    if schema.protected is not None:
+        declared = vocabulary_of(Category(values=schema.protected.values))
+        wanted["protected"] = declared.sql(sql_text(opened, spec, schema.protected.column))
     return wanted
 
 
@@ -302,7 +307,11 @@ def _read_memory(
     for name in schema.groups:
         groups[name] = np.full(rows, "", object)
         groups[name][tested] = [text or NO_GROUP for text in texts(columns[name][tested])]
-    return _Read(keys, absent, codes(columns[outcome], labels), features, groups)
+    protected = None
+    if schema.protected is not None:
+        declared = vocabulary_of(Category(values=schema.protected.values))
+        protected = codes(columns[schema.protected.column], declared)
+    return _Read(keys, absent, codes(columns[outcome], labels), features, groups, protected)
 
 
 # --- validating, encoding, grouping -----------------------------------------------------------------------------------
@@ -342,15 +351,20 @@ def _part(
     tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
     groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
     problems += row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
+    problems += _undeclared(read, schema)
     if problems:
         raise refusal(source, site, problems)
     first = first_rows(keys)
     split = int(np.searchsorted(first, tested))
     starts = np.append(first[split:], len(y)) - tested
     count = classes if isinstance(classes, int) else len(classes)
+    # One group a patient, that of the first row: a patient can then move one group's sum only.
+    group = None if read.protected is None else read.protected[order][first].astype(np.int32)
     return _Part(
-        train=Patients(x[tested:], y[tested:], starts),
-        test=Patients(x[:tested], y[:tested], np.append(first[:split], tested)),
+        train=Patients(x[tested:], y[tested:], starts, None if group is None else group[split:]),
+        test=Patients(
+            x[:tested], y[:tested], np.append(first[:split], tested), None if group is None else group[:split]
+        ),
         groups=groups,
         patients=keys[first],
         counts=counts,
@@ -381,7 +395,7 @@ def _order(read: _Read) -> NDArray[np.intp]:
     if len(first_rows(read.keys[order])) == len(order):
         return order
     content = read.outcome.astype(np.uint64)
-    for column in read.features.values():
+    for column in (*read.features.values(), *([] if read.protected is None else [read.protected])):
         content = (content ^ _bits(column)) * np.uint64(0x9E3779B97F4A7C15)
         content ^= content >> np.uint64(29)
     return np.lexsort((content, lo, hi))
@@ -436,6 +450,17 @@ def _problems(
         if schema.missing_rule(name) == "refuse":
             problems.append(f'column {name!r}: {_rows(count)} without a value, and the schema says missing = "refuse"')
     return problems
+
+
+def _undeclared(read: _Read, schema: Schema) -> list[str]:
+    """Rows of a protected group that nobody declared: a fair method could not be fair to them."""
+    count = 0 if read.protected is None else int(np.count_nonzero(read.protected == UNKNOWN))
+    if schema.protected is None or not count:
+        return []
+    return [
+        f"column {schema.protected.column!r}: {_rows(count)} of a group that schema.protected.values does not declare; "
+        "declare it for all sites, or leave the cell empty (no group)"
+    ]
 
 
 def refusal(source: Source, site: str, problems: list[str]) -> DataError:

@@ -180,6 +180,22 @@ class Image(_Frozen):
 Feature = Annotated[Number | Category | Flag | Image, Field(discriminator="kind")]
 
 
+class Protected(_Frozen):
+    """The column whose declared groups a fair method treats alike, one group a patient; missing means no group.
+
+    >>> Protected(column="sex", values=("F", "M")).values
+    ('F', 'M')
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _values(self) -> Protected:
+        Category(values=self.values)
+        return self
+
+
 class Schema(_Frozen):
     """The public description of every site's table: patient column, group columns, features in order.
 
@@ -192,6 +208,8 @@ class Schema(_Frozen):
 
     patient: str | None = None
     groups: tuple[str, ...] = ()
+    protected: Protected | None = None
+    """Which of ``groups`` fair methods train for; other groups are only measured."""
     missing: Missing = "indicator"
     include: tuple[Condition, ...] = ()
     """The cohort rule: rows for which every condition holds; others never pass the wall."""
@@ -211,6 +229,10 @@ class Schema(_Frozen):
             )
         if len(set(self.groups)) < len(self.groups):
             raise ValueError(f"groups must differ, found {list(self.groups)}")
+        if self.protected is not None and self.protected.column not in self.groups:
+            raise ValueError(
+                f"protected.column must be one of groups {list(self.groups)}, found {self.protected.column!r}; add it there"
+            )
         if len(self.features) > 1 and any(isinstance(feature, Image) for feature in self.features.values()):
             raise ValueError(
                 "an image must be the only feature; move the other columns of [schema.features] to groups, or drop them"

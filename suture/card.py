@@ -9,9 +9,7 @@ agree on its sign. One training says nothing about it, and then the page says th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError, StudyError
+from suture.explanation.card import Card, line_of
 from suture.methods import Public, build
-from suture.models.concepts import Concept, dictionary
+from suture.models.concepts import dictionary
 from suture.models.dense import Dense
 from suture.result import Result
 from suture.runfolder import RunFolder
@@ -29,40 +28,6 @@ from suture.study import Study
 from suture.training.local import Local
 
 METHOD = "veil"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One concept of the model, or one that other trainings chose."""
-
-    name: str
-    unit: str
-    weight: float
-    caution: str
-    rounds: tuple[int, ...]
-    """Rounds of the model's own training in which it reached the quorum, or was chosen."""
-    chosen: int
-    """Trainings that gave it a weight."""
-    agreement: float | None
-    """Share of those in which its sign is the more frequent one."""
-    low: float
-    high: float
-    """Smallest and largest weight over the trainings that chose it."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """Everything the page shows."""
-
-    label: str
-    mode: str
-    bias: float
-    lines: tuple[Line, ...]
-    others: tuple[Line, ...]
-    trainings: int
-    votes: int
-    """Rounds in which hospitals voted; 0 in a mode without votes."""
-    rounds: int
 
 
 def model_card(folder: str | Path, *, out: Path | None = None) -> dict[str, Any]:
@@ -124,7 +89,7 @@ def read_card(
         for place in entry.get("quorum", []):
             rounds.setdefault(int(place), []).append(int(entry["round"]))
     lines = [
-        _line(concept, float(weights[i]), every[:, i], tuple(rounds.get(i, ())))
+        line_of(concept, float(weights[i]), every[:, i], tuple(rounds.get(i, ())))
         for i, concept in enumerate(known.items)
         if weights[i] or np.any(every[:, i])
     ]
@@ -148,21 +113,3 @@ def _public(result: Result) -> tuple[int, int]:
     """How many hospitals and patients the study has: public, and part of the method's settings."""
     sites = result.data["cohort"]["sites"]
     return len(sites), sum(int(site["train"]) for site in sites.values())
-
-
-def _line(concept: Concept, weight: float, every: NDArray[np.float64], rounds: tuple[int, ...]) -> Line:
-    chosen = every[every != 0]
-    agreement = None
-    if len(chosen):
-        agreement = max(int(np.sum(chosen > 0)), int(np.sum(chosen < 0))) / len(chosen)
-    return Line(
-        name=concept.name,
-        unit="" if concept.kind == "missing" else concept.unit,
-        weight=weight,
-        caution=concept.caution,
-        rounds=rounds,
-        chosen=len(chosen),
-        agreement=agreement,
-        low=float(chosen.min()) if len(chosen) else math.nan,
-        high=float(chosen.max()) if len(chosen) else math.nan,
-    )

@@ -16,7 +16,7 @@ from suture.report.theme import INK, finish, save, table
 from suture.report.words import METRICS, NONE, finite, part
 
 if TYPE_CHECKING:
-    from suture.card import Card, Line
+    from suture.explanation.card import Card, Line
 
 RAISES, LOWERS, MARKED = "#D55E00", "#0072B2", "#b26a00"
 SHOWN = ("auc", "auprc", "recall_at_90_specificity", "ece", "brier")
@@ -98,7 +98,7 @@ def weights_chart(card: Card) -> Any:
     ]
     most = max((abs(line.weight) for line in card.lines), default=1.0)
     axis = alt.Axis(labelLimit=LIMIT, ticks=False, domain=False, labelPadding=8)
-    y = alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=axis)
+    y = alt.Y("name:N", sort=[str(row["name"]) for row in rows], title=None, axis=axis)
     domain = alt.Scale(domain=[-1.1 * most, 1.1 * most], nice=False)
     x = alt.X("weight:Q", title="Weight (log odds)", scale=domain, axis=alt.Axis(tickCount=5, format=".1~f"))
     colour = alt.Color("what:N", scale=alt.Scale(domain=["raises", "lowers"], range=[RAISES, LOWERS]), legend=None)

@@ -65,7 +65,8 @@ def gather(
     answers = [Answer(reply.site, patients[reply.site], reply.payload) for reply in used]
     if not answers:
         raise RunError(f"round {round_}: no site's answer can be used ({rejected})")
-    if is_reference(method) or (protection.plain and method.needs != "secure sum"):
+    nothing = not any(answer.payload for answer in answers)  # rounds in which sites keep what they learn
+    if nothing or is_reference(method) or (protection.plain and method.needs != "secure sum"):
         return Gathered(answers, rejected)
     if protection.sum == "masked":
         return replace(masked(method, protection, patients, answers, messages, threads), rejected=rejected)
@@ -171,13 +172,15 @@ def robustly(method: Method, protection: ProtectionSpec, answers: list[Answer]) 
     )
 
 
-def check(method: Method, protection: ProtectionSpec, sites: int) -> None:
-    """Refuse what a study's ``[protection]`` cannot do for a method, before any row is read."""
+def check(method: Method, protection: ProtectionSpec, sites: int | None = None) -> None:
+    """Refuse what a study's ``[protection]`` cannot do for a method; with the number of ``sites`` in a round, more of it."""
     if is_reference(method) or protection.plain:
         return
     if protection.sum == "masked":
         if method.needs == "each":
             raise StudyError(f'protection.sum = "masked" hides single answers, and {method.name} {_NEEDS}')
+        if sites is None:
+            return
         if sites < LEAST_SITES:
             raise StudyError(f'protection.sum = "masked" needs at least {LEAST_SITES} sites in a round, found {sites}')
         honest = getattr(method, "honest_sites", 0)
@@ -191,6 +194,8 @@ def check(method: Method, protection: ProtectionSpec, sites: int) -> None:
         raise StudyError(
             f"protection.aggregation and norm_bound serve methods that average updates; {method.name} does not"
         )
+    if sites is None:
+        return
     most = robust.most_wrong(protection.aggregation, sites)
     if protection.aggregation in ("trimmed-mean", "krum") and protection.wrong > most:
         raise StudyError(

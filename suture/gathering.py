@@ -28,7 +28,7 @@ from suture.protection.bounded import Bounded, shares
 from suture.protection.envelope import unseal
 from suture.protection.secure_sum import SecureSum
 from suture.protection.settings import NORM_BOUND, ProtectionSpec
-from suture.protection.terms import LEAST_SITES, threshold_of
+from suture.protection.terms import LEAST_SITES, Stage, threshold_of
 from suture.protection.total import secure_total
 
 SUM_OF_ALL = "sum of all sites"
@@ -90,7 +90,7 @@ def masked(
     grid = grid_of(method, protection, len(patients))
     found = {answer.site: words_of(method, grid, patients, answer.site, answer.payload) for answer in answers}
     empty = next(iter(found.values()))
-    leave = {"mask": [site for site in patients if site not in found]}
+    leave: dict[Stage, list[str]] = {"mask": [site for site in patients if site not in found]}
     total = secure_total(
         {site: found.get(site, empty) for site in patients},
         threshold=protection.threshold,

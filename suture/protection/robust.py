@@ -80,7 +80,8 @@ def screen(replies: Sequence[Reply], sites: Sequence[str], round_: int) -> tuple
 def aggregate(rule: Rule, updates: Floats, weights: Sequence[float], wrong: int) -> Floats:
     """One update from many, a row each; ``wrong`` is how many rows may be hostile, ``weights`` are used by `mean` only."""
     if rule == "mean":
-        return np.asarray(np.average(updates, axis=0, weights=np.asarray(weights, np.float64)))
+        mean: Floats = np.average(updates, axis=0, weights=np.asarray(weights, np.float64))
+        return mean
     if rule == "median":
         return median(updates)
     if rule == "trimmed-mean":

@@ -80,8 +80,7 @@ def screen(replies: Sequence[Reply], sites: Sequence[str], round_: int) -> tuple
 def aggregate(rule: Rule, updates: Floats, weights: Sequence[float], wrong: int) -> Floats:
     """One update from many, a row each; ``wrong`` is how many rows may be hostile, ``weights`` are used by `mean` only."""
     if rule == "mean":
-        mean: Floats = np.average(updates, axis=0, weights=np.asarray(weights, np.float64))
-        return mean
+        return np.average(updates, axis=0, weights=np.asarray(weights, np.float64))
     if rule == "median":
         return median(updates)
     if rule == "trimmed-mean":
@@ -107,7 +106,7 @@ def bounded(updates: Floats, bound: float) -> Floats:
     [[0.6000000000000001, 0.8], [0.3, 0.4]]
     """
     norms = np.linalg.norm(updates, axis=1)
-    return updates * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None]
+    return np.asarray(updates * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None])
 
 
 def median(updates: Floats) -> Floats:

@@ -201,6 +201,7 @@ class _Job:
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
+        self._counts: np.ndarray[Any, Any] | None = None
         # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
         firsts = first_rounds(
             list(self.plans or here.sizes), study.method.rounds, study.method.participation, study.seed
@@ -220,6 +221,7 @@ class _Job:
                 return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
+        self._counts = training.state.get("quorums")
         spec = self.study.method
         training = train(
             self.method,
@@ -280,6 +282,11 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
+        counts = training.state.get("quorums")
+        if counts is not None:  # which concepts the hospitals agreed on: made from releases, for the model card
+            before = self._counts if self._counts is not None else np.zeros_like(counts)
+            entry["quorum"] = np.flatnonzero(counts > before).tolist()
+            self._counts = counts.copy()
         training.history.append(entry)
         if self.progress:
             step = Step(

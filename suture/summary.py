@@ -19,13 +19,14 @@ from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants, rounds_of
 from suture.methods.base import Phased
+from suture.models.describe import described
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, method_of, plan, profiled, split
+from suture.world import POOLED, World, method_of, network_of, plan, profiled, split
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
@@ -83,6 +84,7 @@ REFERENCES = {
         2020,
         "arXiv:1910.06378",
     ),
+    "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
     "veil": _VEIL,
     "veil-printed": _VEIL,
     "fedcluster": (
@@ -130,6 +132,8 @@ class Outcome:
     label: str
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the method has to say about its model, such as FedCluster's groups."""
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What was rejected or shortened, what masks cost and how far rounding can have moved a mean."""
 
 
 def summarise(
@@ -153,15 +157,11 @@ def summarise(
         "methods": found,
         "cohort": _cohort(study, world),
         "model": {
-            "sizes": [
-                len(world.features),
-                *study.model.hidden,
-                1 if world.class_count == 2 else world.class_count,
-            ],
-            "activation": study.model.activation,
+            **described(network_of(study, world)),
             "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
             "scaling": study.model.scaling,
-            "features": list(world.features),
+            # An image is one feature to a reader; its pixels' names would be thousands.
+            "features": list(world.features if world.schema.image is None else world.schema.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
         "study": study.without_passwords().to_dict(),
@@ -214,8 +214,16 @@ def _method(
         "rounds_done": min(run.rounds for run in runs),
         "stopped": stops[0] if stops else None,
         "facts": last.facts,
+        "protection": _protection(study, last),
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
+
+
+def _protection(study: Study, run: Outcome) -> dict[str, Any] | None:
+    """How updates were put together, in the last seed's own figures; None for the usual mean."""
+    if study.protection.plain and not run.protection:
+        return None
+    return {**study.protection.model_dump(mode="json"), **run.protection}
 
 
 def _mean_of(sites: Mapping[str, Metrics]) -> Metrics:

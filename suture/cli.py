@@ -23,6 +23,7 @@ from suture.commands import audit as _audit
 from suture.commands import charter as _charter
 from suture.commands import deid as _deid
 from suture.commands import erase as _erase
+from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
@@ -185,27 +186,6 @@ def interop(
         print_interop(found, written)
 
 
-@app.command(epilog='Example: suture join runs/heart heart.toml --site "VA Long Beach"')
-def join(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished ifedavg run.")],
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A study file that holds the new site.")],
-    site: Annotated[str, typer.Option(help="The hospital that joins; only its rows are read.")],
-    rounds: Annotated[int, typer.Option(help="Rounds of fitting.")] = 100,
-    out: Annotated[Path | None, typer.Option(help="Where to write. Default: joined/SITE.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Fit a late hospital's own layers around a finished run's network: at the hospital, nothing is sent."""
-    from suture.joining import join as fit
-
-    found = fit(folder, study, site=site, rounds=rounds, out=out)
-    if as_json:
-        _print_json(found)
-    else:
-        from suture.report.terminal import print_join
-
-        print_join(found)
-
-
 @app.command(epilog="Example: suture explain runs/icu --site hospital-007 --patient 60000123")
 def explain(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
@@ -309,6 +289,7 @@ def init(
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
+app.command(epilog=_join.EXAMPLE)(_join.join)
 app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 

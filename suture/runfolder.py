@@ -27,23 +27,9 @@ from numpy.typing import NDArray
 from suture.errors import RunError
 from suture.federation import Training
 from suture.study import Study
+from suture.writing import write_whole
 
 State = dict[str, NDArray[Any]]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, flush, then rename over: never half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise RunError(f"{path} cannot be written: {error}") from None
 
 
 def before_key(key: str, round_: int) -> str:
@@ -87,7 +73,7 @@ class RunFolder:
         try:
             places = json.loads((path / "run.json").read_text())
             study = Study.from_toml(path / "study.toml")
-            if places.get("study") and any(site.data.url for site in study.sites):
+            if places.get("study") and any(site.data and site.data.url for site in study.sites):
                 study = study.with_passwords_of(Study.from_toml(path / places["study"]))
             return cls(path), study, (path / places["base"]).resolve()
         except FileNotFoundError:
@@ -130,6 +116,7 @@ class RunFolder:
             "bytes_up": training.bytes_up,
             "bytes_down": training.bytes_down,
             "stopped": training.stopped,
+            "absent": training.absent,
             "outcome": outcome,
         }
         arrays: dict[str, Any] = {f"state/{name}": array for name, array in training.state.items()}

@@ -78,10 +78,11 @@ def run(
     _check(study)
     if out is None:
         return _conduct(study, root, None, engine or Embedded(threads), progress, command, resumed=False)
-    folder = RunFolder.create(Path(out).resolve(), study, root, file)
+    engine = engine or Embedded(threads)
+    folder = RunFolder.create(Path(out).resolve(), study, root, file, engine.recorded)
     try:
         with folder.held():
-            return _conduct(study, root, folder, engine or Embedded(threads), progress, command, resumed=False)
+            return _conduct(study, root, folder, engine, progress, command, resumed=False)
     except SutureError:
         folder.remove_if_unused()
         raise

@@ -63,6 +63,10 @@ class Engine(Protocol):
         """As the command line calls it."""
 
     @property
+    def recorded(self) -> Mapping[str, str]:
+        """What a run's folder must hold so that the run can be resumed on the same engine."""
+
+    @property
     def checkpoint_seconds(self) -> float:
         """The least time between two checkpoints; 0: one after every round."""
 

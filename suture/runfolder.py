@@ -17,7 +17,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from suture.errors import RunError
 from suture.federation import Training
 from suture.study import Study
-from suture.writing import write_whole
+from suture.writing import write_whole as write_whole
 
 State = dict[str, NDArray[Any]]
 
@@ -48,7 +48,14 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, study: Study, base: Path, file: Path | None = None) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        study: Study,
+        base: Path,
+        file: Path | None = None,
+        engine: Mapping[str, str] | None = None,
+    ) -> RunFolder:
         """A new run; refuses a folder that already holds one. Passwords are left in the study's own ``file``."""
         if (path / "run.json").exists():
             finished = (path / "result.json").exists()
@@ -64,7 +71,7 @@ class RunFolder:
         folder = cls(path)
         write_whole(path / "study.toml", study.without_passwords().to_toml().encode())
         places = {"base": os.path.relpath(base, path), "study": file and os.path.relpath(file, path)}
-        write_whole(path / "run.json", json.dumps(places).encode())
+        write_whole(path / "run.json", json.dumps({**places, **(engine or {})}).encode())
         return folder
 
     @classmethod

@@ -295,7 +295,7 @@ class Study(BaseModel):
         ...     schema={"features": {"x": {"kind": "flag"}}}).public().sites[0]
         Site(name='a', data=None, region='', test=None, home=None, charter=None, trust=None, consent=None, lifetime=None)
         """
-        bare = {key: None for key in ("data", "test", "home", "charter", "trust", "consent", "lifetime")}
+        bare = dict.fromkeys(("data", "test", "home", "charter", "trust", "consent", "lifetime"))
         return self.model_copy(update={"sites": tuple(site.model_copy(update=bare) for site in self.sites)})
 
     def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:

@@ -1,7 +1,8 @@
 """Keys and certificates of a federation: an authority, the hub's certificate, and one key a site.
 
-Everything is made with `cryptography`: ECDSA on P-384, which is what Flower's node authentication takes. The authority
-signs only hubs; sites are known by their public keys, which the hub's operator enrols.
+Everything is made with `cryptography`: ECDSA on P-256, which Flower's node authentication takes like any NIST curve and
+which signs every request of a site in a tenth of P-384's time. The authority signs only hubs;
+sites are known by their public keys, which the hub's operator enrols.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 398
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh key on P-384."""
-    return ec.generate_private_key(ec.SECP384R1())
+    """A fresh key on P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -58,7 +59,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"the key {path} cannot be read: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise RunError(f"{path} holds a key of another kind; expected ECDSA on P-384")
+        raise RunError(f"{path} holds a key of another kind; expected ECDSA")
     return key
 
 
@@ -83,7 +84,7 @@ def new_authority(name: str) -> tuple[bytes, bytes]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
+        .sign(key, hashes.SHA256())
     )
     return made.public_bytes(Encoding.PEM), key_bytes(key)
 
@@ -116,7 +117,7 @@ def new_server(authority: bytes, authority_key: bytes, hosts: Sequence[str]) -> 
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(signer, hashes.SHA384())
+        .sign(signer, hashes.SHA256())
     )
     return made.public_bytes(Encoding.PEM), key_bytes(key)
 

@@ -57,7 +57,9 @@ class Desk:
             return self._refuse(what, error)
         except Exception as error:  # a fault must not leave the coordinator waiting, nor tell it more than its name
             log.exception("%s: failed", what)
-            return self._refuse(what, RunError(f"site {self.settings.name!r} failed ({type(error).__name__}); see its log"))
+            return self._refuse(
+                what, RunError(f"site {self.settings.name!r} failed ({type(error).__name__}); see its log")
+            )
         log.info("%s: answered, %d bytes", what, len(body))
         self._note(answered=self.status["answered"] + 1, **_shown(given))
         return wire.pack(wire.Message({"ok": True, "site": self.settings.name, **header}, body))
@@ -154,5 +156,3 @@ def _named(given: dict[str, Any]) -> str:
 
 def _shown(given: dict[str, Any]) -> dict[str, Any]:
     return {key: given[key] for key in ("op", "method", "round", "seed") if key in given}
-
-

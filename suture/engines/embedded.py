@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ class Embedded:
     """Runs members in a thread pool. Use as a context manager."""
 
     name = "embedded"
+    recorded: ClassVar[dict[str, str]] = {}
     checkpoint_seconds = 1.0
     """Rounds after the last checkpoint are repeated, bit for bit, at little cost."""
 

@@ -60,7 +60,7 @@ from suture.errors import Refused, RunError, SutureError, TooFewSites  # noqa: E
 from suture.study import Study  # noqa: E402
 
 log = logging.getLogger("suture.coordinator")
-FASTEST, SLOWEST = 0.02, 0.5
+FASTEST, SLOWEST, HELD = 0.005, 0.5, 0.5
 NODES_SECONDS = 1.0
 BEAT_SECONDS = 10.0
 LARGEST_ANSWER = 256 << 20
@@ -113,7 +113,10 @@ class Hub:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         self._version = version
         self.control = ControlHttpClient(
-            f"https://{self.address}", interceptors=[version, _Bearer(operator["token"])], verify=self._verify, timeout=15.0
+            f"https://{self.address}",
+            interceptors=[version, _Bearer(operator["token"])],
+            verify=self._verify,
+            timeout=15.0,
         )
 
     def nodes(self) -> dict[str, Any]:
@@ -167,6 +170,7 @@ class Flower:
         found: dict[str, bytes | SutureError] = {}
         pause, trouble = FASTEST, ""
         while waiting and time.monotonic() < until:
+            begun = time.monotonic()
             try:
                 task = self._running()
                 self._look(waiting)
@@ -179,8 +183,9 @@ class Flower:
             for site, data in came.items():
                 found[site] = data
                 del waiting[site]
-            pause = FASTEST if came else min(pause * 1.25, SLOWEST)
-            if waiting:
+            held = time.monotonic() - begun > HELD  # the hub itself made the question wait
+            pause = FASTEST if came or (held and not trouble) else min(pause * 1.25, SLOWEST)
+            if waiting and not came:
                 time.sleep(max(0.0, min(pause, until - time.monotonic())))
         for site, left in waiting.items():
             found[site] = TooFewSites(f"site {site!r} gave no answer within {seconds:g} s: {trouble or left.why}")
@@ -188,16 +193,16 @@ class Flower:
 
     def _trouble(self, error: Exception, waiting: Mapping[str, _Waiting]) -> str:
         """What to do about a hub that does not do as asked: a new Flower run, and everything unanswered once more."""
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
-            if "/v1/control/" in str(error.request.url):
-                raise RunError(f"the hub {self.hub.address} does not know this operator's token") from None
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+        if status == httpx.codes.UNAUTHORIZED and "/v1/control/" in str(error):
+            raise RunError(f"the hub {self.hub.address} does not know this operator's token") from None
         text = f"the hub {self.hub.address} does not answer ({type(error).__name__})"
         if "certificate" in str(error).lower():
             raise RunError(
                 f"the hub {self.hub.address} has a certificate that this operator's authority did not sign; nothing was sent"
             ) from None
-        if isinstance(error, httpx.HTTPStatusError):
-            text = f"the hub {self.hub.address} refused a call (status {error.response.status_code})"
+        if status:
+            text = f"the hub {self.hub.address} refused a call (status {status})"
             self._drop()
             for left in waiting.values():
                 left.sent = ""

@@ -101,7 +101,12 @@ class LocalFlower:
     def _site(self, study: Study, name: str, base: Path, folder: Path, hub: Path) -> dict[str, Any]:
         """One site's settings: its rows are where the study file says, its home is its own or in the run's folder."""
         own = next((site for site in study.sites if site.name == name), None)
-        settings: dict[str, Any] = {"name": name, "charter_needed": False, "exact_metrics": "scores", "poll_seconds": 0.5}
+        settings: dict[str, Any] = {
+            "name": name,
+            "charter_needed": False,
+            "exact_metrics": "scores",
+            "poll_seconds": 0.5,
+        }
         home = folder / "federation" / "sites" / name
         if own is None:
             settings["cohort"] = True
@@ -230,6 +235,7 @@ def _sites() -> None:
     import suture.engines.desk
     import suture.engines.node  # noqa: F401
 
+    _warm()
     line = sys.stdin.buffer.readline()
     children = [_fork(site) for site in json.loads(line or b"[]")]
     sys.stdin.buffer.read()
@@ -243,6 +249,23 @@ def _sites() -> None:
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def _warm() -> None:
+    """Load the compiled kernels once, before the sites are forked, while the hub starts."""
+    import numpy as np
+
+    from suture.models.dense import Dense
+    from suture.privacy.mechanisms import seeded_key
+    from suture.privacy.unit import Patients
+    from suture.training.local import Local, train
+
+    network = Dense((2, 2, 1))
+    nobody = Patients(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1], np.int32), np.arange(5))
+    start = network.init(np.random.default_rng(0))
+    for local in (Local(epochs=1, batch=2), Local(epochs=1, batch=2, clip=1.0, noise_multiplier=1.0)):
+        train(network, start, nobody, local, seeded_key(0))
+        network.predict(start, nobody.x)
 
 
 def _fork(site: dict[str, Any]) -> int:
@@ -276,7 +299,7 @@ def run_site(site: dict[str, Any]) -> None:
     settings = SiteSettings(**site["settings"])
     desk = Desk(settings, home, base=Path(site["base"]), ledgers=Path(site["ledgers"]))
     node = SiteNode(settings, home, desk)
-    signal.signal(signal.SIGTERM, lambda *_: node.stop())
+    signal.signal(signal.SIGTERM, lambda *_: node.stop() if node.busy else os._exit(0))
     node.serve()
 
 

@@ -11,7 +11,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from suture.errors import Refused, RunError  # noqa: E402
 
 log = logging.getLogger("suture.site")
 FASTEST = 0.02
+HELD = 0.5
 LONGEST_WAIT = 30.0
 BEAT_SECONDS = HEARTBEAT_DEFAULT_INTERVAL * 0.6
 
@@ -105,6 +106,7 @@ class SiteNode:
         self._node: Node | None = None
         self._apps: dict[int, str] = {}
         self._stop = threading.Event()
+        self.busy = False
 
     def stop(self) -> None:
         """End after the request that is being answered."""
@@ -119,8 +121,9 @@ class SiteNode:
             try:
                 if self._node is None:
                     self._activate()
-                if self._once():
-                    wait = FASTEST
+                begun = time.monotonic()
+                if self._once() or time.monotonic() - begun > HELD:
+                    wait = FASTEST  # there was work, or the hub itself made the question wait
                 else:
                     self._stop.wait(wait)
                     wait = min(wait * 1.3, self.settings.poll_seconds)
@@ -183,8 +186,12 @@ class SiteNode:
             ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=message_id)
         )
         begun = time.perf_counter()
-        answered = self.desk.answer(data, self._app(run))
-        self._send(Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+        self.busy = True
+        try:
+            answered = self.desk.answer(data, self._app(run))
+            self._send(Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+        finally:
+            self.busy = False
         return True
 
     def _fetch(self, run: int, object_id: str) -> bytes:
@@ -236,7 +243,7 @@ class SiteNode:
         self.desk.close()
 
 
-def _delays(most: float) -> Callable[[], Any] | Any:
+def _delays(most: float) -> Iterator[float]:
     """Ever longer waits that add up to ``most`` seconds."""
     total, wait = 0.0, FASTEST
     while total < most:

@@ -56,6 +56,6 @@ def pull(tree: Any, message_id: str, fetch: Callable[[str], bytes], most: int) -
         if total > most:
             raise Refused(f"a message of more than {most} bytes; the rest was not fetched")
         contents[node.object_id] = content
-    message = inflate_object_from_contents(message_id, contents)
+    message: Any = inflate_object_from_contents(message_id, contents)
     message.metadata.__dict__["_message_id"] = message_id
     return message

@@ -70,8 +70,10 @@ class Remote:
     checkpoint_seconds = 0.0
     """After every round: a site answers a round's message again, but not another one for the same round."""
 
-    def __init__(self, carrier: Carrier, name: str = "flower") -> None:
-        self.name = name
+    name = "flower"
+
+    def __init__(self, carrier: Carrier, recorded: Mapping[str, str] | None = None) -> None:
+        self.recorded = dict(recorded or {"engine": self.name})
         self._carrier = carrier
         self._texts: dict[int, str] = {}
         self._exact: dict[str, str] = {}
@@ -135,9 +137,7 @@ class Remote:
         if not here.fold:
             return trainers, trainers
         out = [site for site in here.told if site not in here.sizes]
-        readers = {
-            site: RemoteMember(site, 0, names, self._exact[site], study.federation.deadline) for site in out
-        }
+        readers = {site: RemoteMember(site, 0, names, self._exact[site], study.federation.deadline) for site in out}
         return trainers, readers
 
     def ask(
@@ -164,12 +164,10 @@ class Remote:
                 found.absent[site] = str(error)
                 errors.append(error)
         if len(found.sealed) < max(1, least):
-            for error in errors:
-                if isinstance(error, BudgetExhausted):
-                    raise error
-            for error in errors:
-                if not isinstance(error, TooFewSites):
-                    raise error
+            unpaid = [problem for problem in errors if isinstance(problem, BudgetExhausted)]
+            others = [problem for problem in errors if not isinstance(problem, TooFewSites)]
+            if unpaid or others:
+                raise (unpaid or others)[0]
         return found
 
     def _step_of(self, member: RemoteMember, data: bytes | SutureError, round_: int) -> bytes:
@@ -178,7 +176,9 @@ class Remote:
         message = wire.answer(wire.unpack(data), member.site)
         header = message.header
         if header.get("round") != round_:
-            raise StudyError(f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected")
+            raise StudyError(
+                f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected"
+            )
         unseal(message.body)
         member.noise = header["noise"]
         member.new_charges += int(header["new"])

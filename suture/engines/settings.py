@@ -29,7 +29,7 @@ class HubAddress(BaseModel):
     certificate: str | None = "ca.pem"
     """The authority that signed the hub's certificate. None: no encryption, for tests on one machine only."""
     key: str | None = "node.key"
-    """The site's own key (ECDSA on P-384), which the hub knows from enrolment."""
+    """The site's own key (ECDSA), which the hub knows from enrolment."""
 
 
 class SiteSettings(BaseModel):

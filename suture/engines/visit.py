@@ -28,11 +28,11 @@ from suture.evaluation.metrics import measure
 from suture.federation import participants, scheduled
 from suture.methods.base import Method, Phased
 from suture.protection.envelope import unseal
-from suture.writing import write_whole
 from suture.site.hospital import Member, refusal
 from suture.study import Study
-from suture.summary import describes, described
+from suture.summary import described, describes
 from suture.world import World
+from suture.writing import write_whole
 
 State = dict[str, NDArray[Any]]
 
@@ -97,7 +97,9 @@ class Visit:
         """Promise, then read the rows. ``sites`` are the public sizes of all sites, this one's among them."""
         name = self.settings.name
         if tuple(sites) != self.world.names:
-            raise Refused(f"the sites of the study are {', '.join(self.world.names)[:400]}; found others, or another order")
+            raise Refused(
+                f"the sites of the study are {', '.join(self.world.names)[:400]}; found others, or another order"
+            )
         if any(type(size) is not int or size < 1 for size in sites.values()) or sites[name] != self.patients:
             raise Refused(f"expected every site's number of patients, {self.patients} for {name!r}; found another")
         if "pooled" in self.study.methods:
@@ -224,7 +226,10 @@ class Visit:
 
 
 def _words(looks: dict[str, Any]) -> str:
-    return ", ".join(f"{str(name)[:40]} {list(shape)} {kind}" for name, (shape, kind) in sorted(looks.items())) or "nothing"
+    return (
+        ", ".join(f"{str(name)[:40]} {list(shape)} {kind}" for name, (shape, kind) in sorted(looks.items()))
+        or "nothing"
+    )
 
 
 def load_kept(path: Path) -> Kept:
@@ -236,7 +241,9 @@ def load_kept(path: Path) -> Kept:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(arrays.pop("meta").tobytes())
     except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"the site's state {path} cannot be read: {type(error).__name__}; delete it to start again") from None
+        raise RunError(
+            f"the site's state {path} cannot be read: {type(error).__name__}; delete it to start again"
+        ) from None
     sides: dict[str, State] = {"before": {}, "after": {}}
     for name, array in arrays.items():
         side, rest = name.split("/", 1)
@@ -253,6 +260,3 @@ def save_kept(path: Path, kept: Kept) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.frombuffer(meta, np.uint8), **arrays)
     write_whole(path, buffer.getvalue())
-
-
-

@@ -269,6 +269,7 @@ def _close_ups(subject: Subject, trials: int, share: float, key: bytes) -> Itera
         subject.rows.x[: subject.rows.starts[few]],
         subject.rows.y[: subject.rows.starts[few]],
         subject.rows.starts[: few + 1],
+        None if subject.rows.group is None else subject.rows.group[:few],
     )
     local = replace(_local_of(subject.method), batch=few + 1, epochs=1)
     near = replace(subject, method=replace(subject.method, local=local), rows=table)  # type: ignore[type-var]

@@ -108,11 +108,9 @@ def _check(study: Study) -> None:
     for name in study.methods:
         if name not in methods.METHODS:
             methods.build(name, study.method, Dense((1, 1)), Local())
-    if study.private and "veil-printed" in study.methods:
-        raise PrivacyError(
-            "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which has a "
-            "proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed"
-        )
+    for name, why in methods.NOT_PRIVATE.items():
+        if study.private and name in study.methods:
+            raise PrivacyError(why)
     if study.evaluation.holdout == 0 and not study.evaluation.folds and not any(site.test for site in study.sites):
         raise StudyError("evaluation.holdout is 0 and no site has a test table: there is nothing to measure on")
 

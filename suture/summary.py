@@ -19,13 +19,14 @@ from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants, rounds_of
 from suture.methods.base import Phased
+from suture.models.describe import described
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, method_of, plan, profiled, split
+from suture.world import POOLED, World, method_of, network_of, plan, profiled, split
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
@@ -83,6 +84,7 @@ REFERENCES = {
         2020,
         "arXiv:1910.06378",
     ),
+    "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
     "veil": _VEIL,
     "veil-printed": _VEIL,
     "fedcluster": (
@@ -155,15 +157,11 @@ def summarise(
         "methods": found,
         "cohort": _cohort(study, world),
         "model": {
-            "sizes": [
-                len(world.features),
-                *study.model.hidden,
-                1 if world.class_count == 2 else world.class_count,
-            ],
-            "activation": study.model.activation,
+            **described(network_of(study, world)),
             "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
             "scaling": study.model.scaling,
-            "features": list(world.features),
+            # An image is one feature to a reader; its pixels' names would be thousands.
+            "features": list(world.features if world.schema.image is None else world.schema.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
         "study": study.without_passwords().to_dict(),
@@ -375,7 +373,7 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
         sites[name] = {"region": hospital.region, "train": data.train.patients}
         if not shown:
             continue
-        sites[name].update(described(data, world.class_count))
+        sites[name].update(counted(data, world.class_count))
         where = {feature: world.features.index(feature) for feature in numbers}
         columns[name] = {
             feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
@@ -397,7 +395,7 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
     return cohort
 
 
-def described(data: SiteData, classes: int) -> dict[str, Any]:
+def counted(data: SiteData, classes: int) -> dict[str, Any]:
     """Exact counts and shares of a site's rows: for generated patients, or where the study promises nothing."""
     test = data.test.patients if data.test else 0
     rows = data.train.rows + (data.test.rows if data.test else 0)

@@ -30,7 +30,7 @@ from suture.methods.base import Method, Phased
 from suture.protection.envelope import unseal
 from suture.site.hospital import Member, refusal
 from suture.study import Study
-from suture.summary import described, describes
+from suture.summary import counted, describes
 from suture.world import World
 from suture.writing import write_whole
 
@@ -112,7 +112,7 @@ class Visit:
         shown = describes(self.study, self.world) and self.exact != "none"
         data = self.world.hospitals[name].data
         return {
-            "described": described(data, self.world.class_count) if shown else {},
+            "described": counted(data, self.world.class_count) if shown else {},
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
         }
 

@@ -189,8 +189,8 @@ def audit(
     return _judge(out, in_, chosen, claim, trials, rate, what)
 
 
-def with_patient(rows: Patients, x: NDArray[np.float32], y: NDArray[np.int32]) -> Patients:
-    """The same table with one patient more, who has all of the given rows.
+def with_patient(rows: Patients, x: NDArray[np.float32], y: NDArray[np.int32], group: int = 0) -> Patients:
+    """The same table with one patient more, who has all of the given rows and, where patients have groups, a group.
 
     >>> rows = Patients(np.zeros((3, 1), np.float32), np.zeros(3, np.int32), np.arange(4))
     >>> with_patient(rows, np.ones((12, 1), np.float32), np.ones(12, np.int32)).starts.tolist()
@@ -200,6 +200,7 @@ def with_patient(rows: Patients, x: NDArray[np.float32], y: NDArray[np.int32]) -
         np.concatenate([rows.x, np.asarray(x, np.float32)]),
         np.concatenate([rows.y, np.asarray(y, np.int32)]),
         np.append(rows.starts, rows.rows + len(x)),
+        None if rows.group is None else np.append(rows.group, group),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ class Patients:
     x: NDArray[np.float32]
     y: NDArray[np.int32]
     starts: NDArray[np.int64]
+    group: NDArray[np.int32] | None = None
+    """The protected group of each *patient*, 0, 1, ... in the study's public order, or -1 where none is stated.
+
+    One group a patient: a patient then changes one group's sum, which is what fairness penalties count on."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float32))
@@ -39,6 +44,10 @@ class Patients:
             raise ValueError("starts must begin at 0 and end at the number of rows")
         if np.any(np.diff(self.starts) < 1):
             raise ValueError("every patient needs at least one row")
+        if self.group is not None:
+            object.__setattr__(self, "group", np.ascontiguousarray(self.group, dtype=np.int32))
+            if self.group.shape != (self.patients,) or np.any(self.group < -1):
+                raise ValueError(f"expected one group a patient, -1 or more, found shape {self.group.shape}")
 
     @property
     def patients(self) -> int:
@@ -63,7 +72,10 @@ class Patients:
     def fingerprint(self) -> bytes:
         """A digest of the content, for the site's own use: it is computed from rows and never leaves."""
         digest = hashlib.blake2b(digest_size=32)
-        for array in (self.x, self.y, self.starts):
+        arrays: list[NDArray[Any]] = [self.x, self.y, self.starts]
+        if self.group is not None:
+            arrays.append(self.group)
+        for array in arrays:
             digest.update(str(array.shape).encode())
             digest.update(array.data)
         return digest.digest()
@@ -73,4 +85,10 @@ def concatenate(parts: list[Patients]) -> Patients:
     """The union of several sites' patients (only simulation can do this: see ``methods/pooled.py``)."""
     offsets = np.cumsum([0] + [p.rows for p in parts])
     starts = [np.zeros(1, np.int64)] + [p.starts[1:] + o for p, o in zip(parts, offsets, strict=False)]
-    return Patients(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]), np.concatenate(starts))
+    groups = [p.group for p in parts if p.group is not None]
+    return Patients(
+        np.concatenate([p.x for p in parts]),
+        np.concatenate([p.y for p in parts]),
+        np.concatenate(starts),
+        np.concatenate(groups) if len(groups) == len(parts) else None,
+    )

@@ -52,8 +52,9 @@ ONLY = {
     "adbc_driver_manager": {"site"},
     "dp_accounting": {"privacy", "training", "methods", "site"},
     "flwr": {"engines", "bench"},
-    "torch": {"bench"},
-    "opacus": {"bench"},
+    "torch": {"bench", "models", "training", "explanation"},
+    "opacus": {"bench", "training"},
+    "shap": {"explanation"},
     "altair": {"report", "reproduce", "result.py"},
     "typer": {"cli.py", "commands"},
 }

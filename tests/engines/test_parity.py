@@ -11,7 +11,7 @@ from loopback import Loopback
 
 from suture import conduct
 from suture.engines.remote import Remote
-from suture.methods import METHODS
+from suture.methods import METHODS, NOT_PRIVATE
 from suture.study import Study
 
 FEDERATED = [name for name in METHODS if name != "pooled"]
@@ -31,7 +31,7 @@ def study(method, **more):
         },
         "evaluation": {"seeds": 3},
     }
-    if method != "veil-printed":
+    if method not in NOT_PRIVATE:
         fields["privacy"] = {"unit": "patient", "epsilon": 8.0}
     return Study(**{**fields, **more})
 

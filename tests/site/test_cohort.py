@@ -202,6 +202,35 @@ def test_a_generated_cohort_loads_with_six_inputs() -> None:
         assert set(data.test_groups["sex"]) <= {"F", "M"}
 
 
+def test_protected_groups_are_one_a_patient_from_memory_and_from_a_file(tmp_path: Path) -> None:
+    table = {
+        "id": np.array(["a", "a", "b", "c", "d"]),
+        "sex": np.array(["F", "F", "M", "", "M"]),
+        "age": np.array([20.0, 30, 40, 50, 60]),
+        "ill": np.array([0, 1, 0, 1, 0]),
+    }
+    path = tmp_path / "t.csv"
+    rows = zip(*table.values(), strict=True)
+    path.write_text("id,sex,age,ill\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    protected = {"column": "sex", "values": ["F", "M"]}
+    fields = {"patient": "id", "groups": ["sex"], "features": {"age": {"kind": "number", "low": 0, "high": 100}}}
+    schema = Schema.parse({**fields, "protected": protected})
+    found = []
+    for source in (table, path):
+        data = load(source, schema, "ill", site="a", holdout=0.0, split_key="k").train
+        assert data.group is not None
+        ages = (50 + 50 * data.x[data.starts[:-1], 0]).round().astype(int).tolist()
+        found.append(dict(zip(ages, data.group.tolist(), strict=True)))
+    assert found[0] == found[1]
+    assert {age: group for age, group in found[0].items() if age > 30} == {40: 1, 50: -1, 60: 1}
+    assert [group for age, group in found[0].items() if age <= 30] == [0]
+    undeclared = Schema.parse({**fields, "protected": {"column": "sex", "values": ["F", "X"]}})
+    with pytest.raises(DataError, match="2 rows of a group that schema"):
+        load(table, undeclared, "ill", site="a", holdout=0.0, split_key="k")
+    with pytest.raises(StudyError, match="must be one of groups"):
+        Schema.parse({**fields, "protected": {"column": "age", "values": ["1", "2"]}})
+
+
 @pytest.mark.slow
 def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
     """1,000,000 rows x 20 columns from CSV: peak resident memory under 700 MB, imports included."""

@@ -124,6 +124,7 @@ class RunFolder:
             "bytes_down": training.bytes_down,
             "stopped": training.stopped,
             "absent": training.absent,
+            "protection": training.protection,
             "outcome": outcome,
         }
         arrays: dict[str, Any] = {f"state/{name}": array for name, array in training.state.items()}

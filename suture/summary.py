@@ -134,6 +134,8 @@ class Outcome:
     """What else the method has to say about its model, such as FedCluster's groups."""
     absent: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sites that missed rounds they were asked in."""
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What was rejected or shortened, what masks cost and how far rounding can have moved a mean."""
 
 
 def summarise(
@@ -215,6 +217,7 @@ def _method(
         "stopped": stops[0] if stops else None,
         "dropouts": _dropouts(runs),
         "facts": last.facts,
+        "protection": _protection(study, last),
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
 
@@ -227,6 +230,13 @@ def _dropouts(runs: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
             so_far = found.setdefault(site, {"rounds": 0})
             so_far.update(rounds=so_far["rounds"] + missed["rounds"], why=missed["why"])
     return found
+
+
+def _protection(study: Study, run: Outcome) -> dict[str, Any] | None:
+    """How updates were put together, in the last seed's own figures; None for the usual mean."""
+    if study.protection.plain and not run.protection:
+        return None
+    return {**study.protection.model_dump(mode="json"), **run.protection}
 
 
 def _mean_of(sites: Mapping[str, Metrics]) -> Metrics:

@@ -191,7 +191,7 @@ def interop(
         from suture.study import Study
 
         found = check(Study.from_toml(before), before.resolve().parent, epsilon=epsilon, site=site)
-        target = out or Path("interop")
+        target = out or (Path("interop") / site if site else Path("interop"))
     else:
         from suture.result import Result
 

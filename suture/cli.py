@@ -24,6 +24,7 @@ from suture.commands import audit as _audit
 from suture.commands import charter as _charter
 from suture.commands import deid as _deid
 from suture.commands import erase as _erase
+from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
@@ -309,6 +310,7 @@ def init(
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
+app.command(epilog=_join.EXAMPLE)(_join.join)
 app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 

@@ -68,10 +68,17 @@ class CohortSpec(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """A dense network; ``hidden = []`` is logistic regression."""
+    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual one."""
 
     model_config = _FROZEN
 
+    kind: Literal["dense", "residual"] = "dense"
+    depth: int = Field(default=8, ge=1)
+    """Layers of a residual network: 8, 10, 18, 20 or 34."""
+    width: int = Field(default=8, ge=1)
+    """Channels of a residual network's first stage; 64 for the published ResNet-18 and ResNet-34."""
+    weights: str | None = None
+    """A local file of ImageNet weights to start a residual network from."""
     hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -6,6 +6,7 @@ written into each site's ledger, and after that clinical values are read.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import closing
@@ -23,6 +24,8 @@ from suture.federation import participants, rounds_of
 from suture.methods import METHODS, NOT_PRIVATE, Public, build
 from suture.methods.base import Method, Phased
 from suture.models.dense import Dense
+from suture.models.network import Network
+from suture.models.residual import Residual
 from suture.privacy.charter import Request
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
@@ -80,6 +83,8 @@ class World:
     fold: int | None = None
     tested: dict[str, Hospital] = field(default_factory=dict)
     """With folds: hospitals that do not train here, all of whose patients are tested on."""
+    base: Path = Path()
+    """What paths in the study are relative to."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -129,7 +134,7 @@ def survey(study: Study, base: Path, seed: int) -> World:
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions)
+    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions, base=base)
     weights = study.method.class_weights
     if isinstance(weights, tuple) and len(weights) != here.class_count:
         raise StudyError(f"method.class_weights needs one weight a class ({here.class_count}), found {len(weights)}")
@@ -241,10 +246,23 @@ def _all_tested(whole: World, name: str) -> Hospital:
 def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     _suits(study, world, name)
-    outputs = 1 if world.class_count == 2 else world.class_count
-    network = Dense((len(world.features), *study.model.hidden, outputs), study.model.activation)
+    network = network_of(study, world)
     public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
     return build(name, study.method, network, local_settings(study), public)
+
+
+def network_of(study: Study, world: World) -> Network:
+    """The network: its shape follows from the study and from public declarations."""
+    outputs, model = 1 if world.class_count == 2 else world.class_count, study.model
+    if model.kind == "dense":
+        return Dense((len(world.features), *model.hidden, outputs), model.activation)
+    size = math.isqrt(len(world.features))
+    if size * size != len(world.features):
+        raise StudyError(
+            f'model.kind = "residual" needs square images, found rows of {len(world.features)} numbers; use "dense" for tables'
+        )
+    weights = None if model.weights is None else str(world.base / model.weights)
+    return Residual(size, model.depth, model.width, outputs, weights)
 
 
 def _suits(study: Study, world: World, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Ronneberger, Fischer, Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation", MICCAI 2015,
 arXiv:1505.04597; group normalisation (Wu, He, ECCV 2018, arXiv:1803.08494) in the place of none. Three halvings, 8 to 64
-channels, 122,348 weights. Images of another size are brought to 64 x 64 and the answer back, so one file of weights
+channels, 122,492 weights. Images of another size are brought to 64 x 64 and the answer back, so one file of weights
 serves all.
 
 Trained on generated images only (`suture.training.segment`), so its weights cost no patient any privacy; on real images it
@@ -46,7 +46,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight, in order.
 
     >>> sum(int(np.prod(shape)) for shape in shapes().values())
-    122348
+    122492
     """
     found: dict[str, tuple[int, ...]] = {}
 

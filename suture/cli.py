@@ -28,6 +28,7 @@ from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
 from suture.commands import segment as _segment
+from suture.commands import tune as _tune
 from suture.errors import RunError, StudyError, SutureError
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
 app.command(epilog=_explain.EXAMPLE)(_explain.explain)
 app.command(epilog=_segment.EXAMPLE)(_segment.segment)
+app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -64,7 +64,9 @@ class Trained:
         here = world.survey(study, base, study.seed)
         images = [feature for feature in here.schema.features.values() if isinstance(feature, Image)]
         if not images:
-            raise StudyError("this run's study has no image column; suture explain RUN --site S --patient ID is for tables")
+            raise StudyError(
+                "this run's study has no image column; suture explain RUN --site S --patient ID is for tables"
+            )
         if here.class_count != 2:
             raise StudyError(f"regions explain one risk; this study tells {here.class_count} outcomes apart")
         models = []
@@ -106,7 +108,9 @@ def explain_file(
 ) -> dict[str, Any]:
     """Explain one image file; writes a page, a picture and a secondary capture, all or none."""
     if background not in (None, *WORDS) or (background == "site" and site is None):
-        raise StudyError(f"--background: expected one of {', '.join(WORDS)}, and site needs --site; found {background!r}")
+        raise StudyError(
+            f"--background: expected one of {', '.join(WORDS)}, and site needs --site; found {background!r}"
+        )
     folder = Path(folder).resolve()
     run = Trained.open(folder)
     place = run.place(site) if site is not None else None
@@ -119,9 +123,7 @@ def explain_file(
     absent = mean_image(data.train.x) if kind == "site" and data is not None else blurred(pixels.reshape(-1))
     found = explain_image(predict, pixels.reshape(-1), absent, regions)
     interval, without = _interval(run, site, data, found.log_odds, pixels)
-    told = ImageExplanation(
-        found, regions, WORDS[kind], interval, without, (*notes, *notes_of(found, regions, pixels))
-    )
+    told = ImageExplanation(found, regions, WORDS[kind], interval, without, (*notes, *notes_of(found, regions, pixels)))
     return _written(run, told, shown, image, site, identify, out or folder / "explanations")
 
 
@@ -215,9 +217,7 @@ def explain_hospitals(
         say(f"[{number}/{len(places)}] {place.name}")
         data = world.load_site(run.study, run.here, place)
         rows = _some(data, images, number)
-        values = explain_images(
-            run.predict(place.name), rows, mean_image(data.train.x), regions, samples=QUICK_SAMPLES
-        )
+        values = explain_images(run.predict(place.name), rows, mean_image(data.train.x), regions, samples=QUICK_SAMPLES)
         weights.append(np.abs(values).mean(axis=0))
     found = np.array(weights)
     names = [place.name for place in places]
@@ -300,7 +300,9 @@ def _may_be_explained(run: Trained, site: str | None, image: Path) -> None:
         return
     patient = patient_of(image)
     if patient is not None and not admission.passage.allows(patient):
-        raise DataError(f"--image: the patient of this file is erased, or withdrew, at site {site!r}; it is not explained")
+        raise DataError(
+            f"--image: the patient of this file is erased, or withdrew, at site {site!r}; it is not explained"
+        )
 
 
 def _regions(pixels: NDArray[np.float32], unet: Path | None) -> tuple[Regions, tuple[str, ...]]:
@@ -333,14 +335,14 @@ def _interval(
     if len(run.models) >= 3:
         row = pixels.reshape(1, -1)
         logits = [float(log_odds(run.predict("", seed)(row))[0]) for seed in range(len(run.models))]
-        mean, low, high = t_interval(logits)
+        mean, lowest, highest = t_interval(logits)
         words = (
             f"Mean over the models of {len(run.models)} seeds, with the 95 % interval of that mean: what chance in training "
             "leaves open. Not calibrated on any site's patients; name the site with --site for that. Regions explain the "
             "first seed's model."
         )
-        if low is not None and high is not None:
-            return Interval(sigmoid(mean), sigmoid(low), sigmoid(high), words), ""
+        if lowest is not None and highest is not None:
+            return Interval(sigmoid(mean), sigmoid(lowest), sigmoid(highest), words), ""
     return None, (
         "Without an interval: no site was named, on whose patients to calibrate (--site), and the run has fewer than three "
         "seeds to compare."

@@ -57,7 +57,7 @@ def generated(seed: int, each: int) -> list[tuple[NDArray[np.float32], NDArray[n
     sets = []
     for test in (False, True):
         pictures = [(site.test if test else site.table) or {} for site in cohort.sites]
-        x = np.concatenate([np.asarray(table["image"]) for table in pictures]).astype(np.float32) / 255
+        x = np.asarray(np.concatenate([table["image"] for table in pictures]) / 255, np.float32)
         known = [
             truth(seed, i, test=test, images=each, size=SIDE, test_fraction=HELD_OUT).masks.regions
             for i in range(HOSPITALS)

@@ -19,7 +19,9 @@ def explain(
     patient: Annotated[str | None, typer.Option(help="veil: the patient's identifier in the site's table.")] = None,
     row: Annotated[Path | None, typer.Option(help="veil: a CSV or JSON file with one row.")] = None,
     image: Annotated[Path | None, typer.Option(help="Imaging: a DICOM, PNG or NPZ file to explain.")] = None,
-    regions: Annotated[bool, typer.Option("--regions", help="Imaging: where the model looks at each hospital.")] = False,
+    regions: Annotated[
+        bool, typer.Option("--regions", help="Imaging: where the model looks at each hospital.")
+    ] = False,
     unet: Annotated[
         Path | None, typer.Option(help="With --image: weights from suture segment; without, a fixed grid.")
     ] = None,

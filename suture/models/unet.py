@@ -12,12 +12,13 @@ is a guess that must be looked at, which is why `suture explain` draws the outli
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.errors import DataError, MissingExtra
+from suture.errors import DataError
+from suture.models.residual import torch_or_say
 
 if TYPE_CHECKING:
     import torch
@@ -31,15 +32,6 @@ INPUTS = 3
 CHANNELS = (8, 16, 32, 64)
 GROUP = 4
 """Channels normalised together."""
-
-
-def torch_or_extra() -> Any:
-    """PyTorch, or the install command."""
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra("the U-Net needs PyTorch: pip install 'suture[torch]'") from None
-    return torch
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -104,7 +96,7 @@ def forward(params: Params, x: torch.Tensor) -> torch.Tensor:
 
 def segment(weights: dict[str, NDArray[np.float32]], images: NDArray[np.float32]) -> NDArray[np.int8]:
     """The class of every pixel: images x side x side with values from 0 to 1 in, the same shape out."""
-    torch = torch_or_extra()
+    torch = torch_or_say()
     from torch.nn import functional as f
 
     params = {name: torch.from_numpy(value) for name, value in weights.items()}
@@ -152,7 +144,9 @@ def load_weights(path: Path) -> dict[str, NDArray[np.float32]]:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name].astype(np.float32) for name in archive.files}
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as U-Net weights ({type(error).__name__}); suture segment writes them") from None
+        raise DataError(
+            f"{path}: cannot be read as U-Net weights ({type(error).__name__}); suture segment writes them"
+        ) from None
     expected = shapes()
     if {name: value.shape for name, value in found.items()} != expected:
         raise DataError(f"{path}: holds other arrays than this U-Net's {len(expected)}; train it anew: suture segment")

@@ -68,7 +68,9 @@ def page(
     return fill("image.html", context, {"values": chart(found)}, {"values": _CAPTION}, f"{site}-{name}")
 
 
-_CAPTION = "Change of the log odds by each region against the background; all bars together lead from the base to the risk."
+_CAPTION = (
+    "Change of the log odds by each region against the background; all bars together lead from the base to the risk."
+)
 
 
 def values_table(found: ImageExplanation) -> Table:
@@ -119,7 +121,9 @@ def hospitals_page(
         (Cell(hospital), *(Cell(f"{100 * part:.0f}") for part in share[i]), Cell(f"{weights[i].sum():.2f}"))
         for i, hospital in enumerate(hospitals)
     )
-    remark = "Percent of the hospital's weight; last, all its weight in log odds. R and L are the patient's right and left."
+    remark = (
+        "Percent of the hospital's weight; last, all its weight in log odds. R and L are the patient's right and left."
+    )
     heads = [_narrow(name) for name in names]
     found = Table("Weight of each region at each hospital", ("Hospital", *heads, "log odds"), rows, remark)
     context = {
@@ -131,7 +135,9 @@ def hospitals_page(
         "footer": [*facts["footer"], ("Suture", __version__)],
     }
     charts = {"weights": hospitals_chart(names, hospitals, weights)}
-    captions = {"weights": "Mean absolute region value of each hospital's images: darker regions move predictions more."}
+    captions = {
+        "weights": "Mean absolute region value of each hospital's images: darker regions move predictions more."
+    }
     return fill("image_weights.html", context, charts, captions, f"{facts['study']}-regions")
 
 
@@ -156,7 +162,9 @@ def hospitals_chart(names: Sequence[str], hospitals: Sequence[str], weights: NDA
         text="text:N", color=alt.condition(f"datum.share > {middle}", alt.value("#ffffff"), alt.value(INK))
     )
     layered = alt.layer(tiles, texts).properties(width=44 * len(names), height=30 * len(hospitals))
-    return finish(layered, "Where predictions come from", "Share of each hospital's mean absolute region values, in percent")
+    return finish(
+        layered, "Where predictions come from", "Share of each hospital's mean absolute region values, in percent"
+    )
 
 
 def _narrow(name: str) -> str:

@@ -69,20 +69,24 @@ def draw(
     plain[edges] = 0.55 * plain[edges] + 0.45 * np.array(PAPER)
     for place, raster in ((MARGIN, plain), (2 * MARGIN + PANEL, _coloured(grey, index, values, reach, edges))):
         sheet.paste(image_module.fromarray(np.asarray(np.rint(raster), np.uint8)), (place, HEAD))
-        for text, at in (("R", place + 8), ("L", place + PANEL - 24)):
-            pen.text((at, HEAD + PANEL // 2 - 14), text, font=font(24), fill=PAPER, stroke_width=2, stroke_fill=INK)
+        for side, at in (("R", place + 8), ("L", place + PANEL - 24)):
+            pen.text((at, HEAD + PANEL // 2 - 14), side, font=font(24), fill=PAPER, stroke_width=2, stroke_fill=INK)
     for number, name in enumerate(regions.names):
         row, column = _label_place(index == number)
         text = INSIDE.get(name, name)
         half = pen.textlength(text, font=font(18)) / 2 + 5  # labels stay inside the panel
-        at = (2 * MARGIN + PANEL + min(max(column, half), PANEL - half), HEAD + row)
-        pen.text((at[0], at[1] - 11), text, font=font(18), fill=PAPER, anchor="mm", stroke_width=2, stroke_fill=INK)  # fmt: skip
-        pen.text((at[0], at[1] + 11), f"{values[number]:+.2f}", font=font(21), fill=PAPER, anchor="mm", stroke_width=2, stroke_fill=INK)  # fmt: skip
+        middle = 2 * MARGIN + PANEL + min(max(column, half), PANEL - half)
+        for word, size, below in ((text, 18, -11), (f"{values[number]:+.2f}", 21, 11)):
+            label = {"font": font(size), "anchor": "mm", "stroke_width": 2, "stroke_fill": INK}
+            pen.text((middle, HEAD + row + below), word, fill=PAPER, **label)
     if listed:
         _list(pen, font, regions.names, values, reach, 3 * MARGIN + 2 * PANEL)
-    pen.text((MARGIN, HEAD + PANEL + 12), "The radiograph and its regions. Sides are the patient's: their left is on the right.", font=font(17), fill=QUIET)  # fmt: skip
-    pen.text((2 * MARGIN + PANEL, HEAD + PANEL + 12), "Orange raises, blue lowers the risk; numbers are changes of the log odds.", font=font(17), fill=QUIET)  # fmt: skip
-    pen.text((MARGIN, HEAD + PANEL + 37), note, font=font(17), fill=QUIET)
+    for at, down, text in (
+        (MARGIN, 12, "The radiograph and its regions. Sides are the patient's: their left is on the right."),
+        (2 * MARGIN + PANEL, 12, "Orange raises, blue lowers the risk; numbers are changes of the log odds."),
+        (MARGIN, 37, note),
+    ):
+        pen.text((at, HEAD + PANEL + down), text, font=font(17), fill=QUIET)
     return np.asarray(sheet, np.uint8)
 
 
@@ -105,7 +109,7 @@ def png(raster: Raster) -> bytes:
 
 
 def _grown(image: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.clip(_zoomed(np.asarray(image, np.float64), order=1 if len(image) > PANEL // 2 else 3), 0, 1)
+    return np.asarray(np.clip(_zoomed(np.asarray(image, np.float64), order=1 if len(image) > PANEL // 2 else 3), 0, 1))
 
 
 def _zoomed(array: NDArray[Any], order: int) -> NDArray[Any]:

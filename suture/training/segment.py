@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.models.unet import CLASSES, Params, forward, init, inputs, segment, torch_or_extra
+from suture.models.residual import one_thread, torch_or_say
+from suture.models.unet import CLASSES, Params, forward, init, inputs, segment
 
 Weights = dict[str, NDArray[np.float32]]
 BATCH = 8
@@ -30,9 +31,10 @@ def train_unet(
 ) -> Weights:
     """Train on images x 64 x 64 (values from 0 to 1) and the class of every pixel; the same seed gives the same weights
     on the same machine."""
-    torch = torch_or_extra()
+    torch = torch_or_say()
     from torch.nn import functional as f
 
+    one_thread()
     rng = np.random.default_rng(seed)
     params: Params = {name: torch.tensor(value, requires_grad=True) for name, value in init(seed).items()}
     steps = epochs * (len(images) // BATCH)
@@ -51,7 +53,7 @@ def train_unet(
             soft_dice = (2 * overlap + 1) / (share.sum(dim=(0, 2, 3)) + wanted.sum(dim=(0, 2, 3)) + 1)
             loss = f.cross_entropy(scores, target) + 1 - soft_dice.mean()
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
             total += float(loss.detach())

@@ -137,7 +137,7 @@ def _written(
     target: Path,
 ) -> dict[str, Any]:
     from suture.report import image_page
-    from suture.report.regions_picture import draw, png
+    from suture.report.regions_picture import LISTED, draw, png
 
     result = run.result.data
     outcome = str(result["outcome"]).replace("_", " ")
@@ -148,10 +148,9 @@ def _written(
         f"Background: {found.background}. Not for diagnosis.",
     )
     full = draw(shown, found.regions, found.found.values, *heading)
-    narrow = draw(shown, found.regions, found.found.values, *heading, listed=False)
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in f"{site or 'image'}-{name}")[:80]
     paths = {kind: target / f"{stem}.{kind}" for kind in ("html", "png", "dcm")}
-    page = image_page.page(found, name, where, result, png(narrow), [paths["png"].name, paths["dcm"].name])
+    page = image_page.page(found, name, where, result, png(full[:, :LISTED]), [paths["png"].name, paths["dcm"].name])
     told = "; ".join(f"{region} {value:+.2f}" for region, value in found.ordered[:5])
     target.mkdir(parents=True, exist_ok=True)
     write_capture(

@@ -27,7 +27,7 @@ HELD_OUT = 0.25
 
 
 def train(
-    out: Path, *, images: int = 1000, epochs: int = 5, seed: int = 0, say: Callable[[str], None] = lambda _: None
+    out: Path, *, images: int = 600, epochs: int = 4, seed: int = 0, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Generate, train, measure on images of other patients, write the weights; returns what was measured."""
     if images < 10 * HOSPITALS or epochs < 1:

@@ -14,8 +14,8 @@ EXAMPLE = "Example: suture segment --out lungs.npz"
 
 def segment(
     out: Annotated[Path, typer.Option(help="Where to write the weights (.npz).")] = Path("lungs.npz"),
-    images: Annotated[int, typer.Option(help="Generated radiographs to train on.")] = 1000,
-    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 5,
+    images: Annotated[int, typer.Option(help="Generated radiographs to train on.")] = 600,
+    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the generated patients and the first weights.")] = 0,
     as_json: Json = False,
 ) -> None:

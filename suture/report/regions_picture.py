@@ -22,6 +22,7 @@ Raster = NDArray[np.uint8]
 RAISES, LOWERS = (213, 94, 0), (0, 114, 178)
 INK, QUIET, RULE, PAPER = (27, 27, 27), (95, 99, 104), (217, 220, 225), (255, 255, 255)
 PANEL, MARGIN, LIST = 620, 28, 400
+LISTED = 3 * MARGIN + 2 * PANEL
 HEAD, FOOT = 112, 66
 STRONGEST = 0.62
 """Share of colour over grey in the region with the largest value: the radiograph stays visible below."""
@@ -46,12 +47,13 @@ def draw(
     title: str,
     subtitle: str,
     note: str,
-    *,
-    listed: bool = True,
 ) -> Raster:
-    """The picture, rows x columns x 3: ``image`` is square, from 0 to 1, of any size. The page has a list of its own."""
+    """The picture, rows x columns x 3: ``image`` is square, from 0 to 1, of any size.
+
+    Columns from `LISTED` on are the list of regions, which a page leaves out, because it has one of its own.
+    """
     image_module, draw_module, font_module = pillow()
-    width, height = 3 * MARGIN + 2 * PANEL + listed * (LIST + MARGIN), HEAD + PANEL + FOOT
+    width, height = LISTED + LIST + MARGIN, HEAD + PANEL + FOOT
     sheet = image_module.new("RGB", (width, height), PAPER)
     pen = draw_module.Draw(sheet)
 
@@ -79,8 +81,7 @@ def draw(
         for word, size, below in ((text, 18, -11), (f"{values[number]:+.2f}", 21, 11)):
             label = {"font": font(size), "anchor": "mm", "stroke_width": 2, "stroke_fill": INK}
             pen.text((middle, HEAD + row + below), word, fill=PAPER, **label)
-    if listed:
-        _list(pen, font, regions.names, values, reach, 3 * MARGIN + 2 * PANEL)
+    _list(pen, font, regions.names, values, reach, LISTED)
     for at, down, text in (
         (MARGIN, 12, "The radiograph and its regions. Sides are the patient's: their left is on the right."),
         (2 * MARGIN + PANEL, 12, "Orange raises, blue lowers the risk; numbers are changes of the log odds."),
@@ -104,7 +105,7 @@ def png(raster: Raster) -> bytes:
     """The raster as a PNG file."""
     image_module, _, _ = pillow()
     buffer = io.BytesIO()
-    image_module.fromarray(raster).save(buffer, format="PNG", optimize=True)
+    image_module.fromarray(raster).save(buffer, format="PNG", compress_level=4)
     return buffer.getvalue()
 
 

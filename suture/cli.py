@@ -25,6 +25,7 @@ from suture.commands import charter as _charter
 from suture.commands import deid as _deid
 from suture.commands import erase as _erase
 from suture.commands import explain as _explain
+from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
@@ -292,6 +293,7 @@ app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
 app.command(epilog=_explain.EXAMPLE)(_explain.explain)
 app.command(epilog=_segment.EXAMPLE)(_segment.segment)
+app.command(epilog=_join.EXAMPLE)(_join.join)
 app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 

@@ -26,6 +26,7 @@ from suture.commands import erase as _erase
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
+from suture.commands import tune as _tune
 from suture.errors import RunError, StudyError, SutureError
 
 if TYPE_CHECKING:
@@ -205,6 +206,24 @@ def explain(
         typer.echo(found["picture"])
 
 
+@app.command(epilog="Example: suture card runs/icu")
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The model card: every concept with weight, quorum, stability and warnings, as a page and a picture."""
+    from suture.card import model_card
+
+    found = model_card(folder, out=out)
+    if as_json:
+        _print_json(found)
+    else:
+        typer.echo(f"{found['concepts']} concepts, {found['trainings']} trainings")
+        typer.echo(found["page"])
+        typer.echo(found["picture"])
+
+
 @app.command(epilog="Example: suture reproduce fedcvr --quick --out reproduced/fedcvr")
 def reproduce(
     paper: Annotated[str, typer.Argument(help="Which paper: fedcvr, chapter, ifedavg or veil.")],
@@ -269,6 +288,7 @@ def init(
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
+app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from suture import methods, world
+from suture import gathering, methods, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
-from suture.federation import Training, first_rounds, global_and_sites, start, train
+from suture.federation import Training, first_rounds, global_and_sites, participants, start, train
 from suture.methods.base import Method, Telling
 from suture.models.dense import Dense
 from suture.privacy.planner import SitePlan
@@ -106,6 +106,8 @@ def _check(study: Study) -> None:
     for name in study.methods:
         if name not in methods.METHODS:
             methods.build(name, study.method, Dense((1, 1)), Local())
+        if not study.protection.plain:
+            gathering.check(methods.build(name, study.method, Dense((2, 2, 1)), Local()), study.protection)
     for name, why in methods.NOT_PRIVATE.items():
         if study.private and name in study.methods:
             raise PrivacyError(why)
@@ -193,10 +195,13 @@ class _Job:
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
         self.method: Method = world.method_of(study, here, name)
+        asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
+        gathering.check(self.method, study.protection, len(asked))
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
+        self._counts: np.ndarray[Any, Any] | None = None
         # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
         firsts = first_rounds(
             list(self.plans or here.sizes), study.method.rounds, study.method.participation, study.seed
@@ -216,6 +221,7 @@ class _Job:
                 return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
+        self._counts = training.state.get("quorums")
         spec = self.study.method
         training = train(
             self.method,
@@ -226,6 +232,7 @@ class _Job:
             fraction=spec.participation,
             seed=self.study.seed,
             after_round=lambda done: self._after_round(done, trainers, readers),
+            protection=self.study.protection,
         )
         if training.stopped is not None:
             if training.round == 0 and self.seed > self.study.seed and not self.world.generated:
@@ -275,6 +282,11 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
+        counts = training.state.get("quorums")
+        if counts is not None:  # which concepts the hospitals agreed on: made from releases, for the model card
+            before = self._counts if self._counts is not None else np.zeros_like(counts)
+            entry["quorum"] = np.flatnonzero(counts > before).tolist()
+            self._counts = counts.copy()
         training.history.append(entry)
         if self.progress:
             step = Step(
@@ -337,6 +349,7 @@ class _Job:
             stopped=training.stopped,
             seconds=seconds,
             label=self.method.label,
+            protection=training.protection,
             facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
         )
 

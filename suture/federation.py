@@ -13,14 +13,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.errors import BudgetExhausted
-from suture.methods.base import Answer, Method, State
-from suture.protection.envelope import seal, unseal
-from suture.protection.secure_sum import SecureSum
+from suture.errors import BudgetExhausted, RunError
+from suture.gathering import Gathered, gather
+from suture.methods.base import Method, State
+from suture.protection.envelope import seal
+from suture.protection.settings import ProtectionSpec
 from suture.site.hospital import Member
 from suture.training.local import Local, at_round
 
-SUM_OF_ALL = "sum of all sites"
+_PLAIN = ProtectionSpec()
 
 
 class Engine(Protocol):
@@ -42,6 +43,8 @@ class Training:
     bytes_up: int = 0
     bytes_down: int = 0
     stopped: str | None = None
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What masks cost, how far rounding can have moved a mean, how many updates were shortened, what was rejected."""
 
 
 def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
@@ -109,6 +112,7 @@ def train(
     fraction: float,
     seed: int,
     after_round: Callable[[Training], None],
+    protection: ProtectionSpec = _PLAIN,
 ) -> Training:
     """Rounds until the last, or until the first that some site cannot pay for. Returns the last paid-for model."""
     sites = list(members)
@@ -122,23 +126,33 @@ def train(
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
-        answers = _answers(method, {site: members[site].hospital.patients for site in chosen}, sealed)
-        training.state = now.server_step(training.state, answers)
+        sizes = {site: members[site].hospital.patients for site in chosen}
+        found = gather(now, protection, sizes, sealed, round_, messages, getattr(engine, "threads", 1))
+        _note(training, found, round_, protection)
+        training.state = now.server_step(training.state, found.answers)
         training.round = round_
-        training.bytes_down += sum(map(len, messages.values()))
-        training.bytes_up += sum(map(len, sealed.values()))
+        training.bytes_down += sum(map(len, messages.values())) + found.down
+        training.bytes_up += sum(map(len, sealed.values())) if found.up is None else found.up
         after_round(training)
     return training
 
 
-def _answers(method: Method, patients: Mapping[str, int], sealed: Mapping[str, bytes]) -> list[Answer]:
-    """What the server gets to see: every site's answer, or, where the method's promise needs it, only their sum."""
-    if method.needs != "secure sum":
-        return [Answer(site, count, unseal(sealed[site])) for site, count in patients.items()]
-    box = SecureSum(tuple(patients))
-    for site in patients:
-        box.add(site, unseal(sealed[site]))
-    return [Answer(SUM_OF_ALL, sum(patients.values()), box.total())]
+def _note(training: Training, found: Gathered, round_: int, protection: ProtectionSpec) -> None:
+    """Record what was rejected, shortened and rounded. A plain mean goes on without nobody in silence."""
+    if found.rejected and protection.aggregation == "mean":
+        reasons = "; ".join(f"{site}: {why}" for site, why in found.rejected.items())
+        raise RunError(f"round {round_}: {len(found.rejected)} answers were rejected ({reasons})")
+    if protection.plain and not found.rejected:
+        return
+    notes = training.protection
+    rejected = notes.setdefault("rejected", {})
+    for site, why in found.rejected.items():
+        seen = rejected.setdefault(site, {"rounds": 0})
+        seen.update(rounds=seen["rounds"] + 1, why=why)
+    notes["shortened"] = notes.get("shortened", 0) + found.shortened
+    if found.up is not None:
+        notes["error"] = max(notes.get("error", 0.0), found.error)
+        notes["mask_seconds"] = notes.get("mask_seconds", 0.0) + found.seconds
 
 
 def global_and_sites(

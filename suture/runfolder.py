@@ -130,6 +130,7 @@ class RunFolder:
             "bytes_up": training.bytes_up,
             "bytes_down": training.bytes_down,
             "stopped": training.stopped,
+            "protection": training.protection,
             "outcome": outcome,
         }
         arrays: dict[str, Any] = {f"state/{name}": array for name, array in training.state.items()}

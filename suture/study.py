@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
+from suture.protection.settings import ProtectionSpec
 from suture.site.consent import ConsentSpec
 from suture.site.records import SourceSpec
 from suture.site.schema import Schema
@@ -198,6 +199,7 @@ class Study(BaseModel):
     method: MethodSpec = MethodSpec()
     privacy: PrivacySpec | None = None
     evaluation: EvaluationSpec = EvaluationSpec()
+    protection: ProtectionSpec = ProtectionSpec()
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -359,7 +361,7 @@ class Study(BaseModel):
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"not valid TOML: {error}") from None
-        known = {"study", "site", "schema", "images", "model", "method", "privacy", "evaluation"}
+        known = {"study", "site", "schema", "images", "model", "method", "privacy", "protection", "evaluation"}
         strange = sorted(set(tables) - known)
         if strange:
             raise StudyError(f"unknown table {strange[0]!r}; expected {', '.join(sorted(known))}")
@@ -392,7 +394,7 @@ class Study(BaseModel):
             features = schema.pop("features", {})
             lines += _table("schema", schema)
             lines += _table("schema.features", features)
-        for key in ("images", "model", "method", "privacy", "evaluation"):
+        for key in ("images", "model", "method", "privacy", "protection", "evaluation"):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"

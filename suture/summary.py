@@ -132,6 +132,8 @@ class Outcome:
     label: str
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the method has to say about its model, such as FedCluster's groups."""
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What was rejected or shortened, what masks cost and how far rounding can have moved a mean."""
 
 
 def summarise(
@@ -212,8 +214,16 @@ def _method(
         "rounds_done": min(run.rounds for run in runs),
         "stopped": stops[0] if stops else None,
         "facts": last.facts,
+        "protection": _protection(study, last),
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
+
+
+def _protection(study: Study, run: Outcome) -> dict[str, Any] | None:
+    """How updates were put together, in the last seed's own figures; None for the usual mean."""
+    if study.protection.plain and not run.protection:
+        return None
+    return {**study.protection.model_dump(mode="json"), **run.protection}
 
 
 def _mean_of(sites: Mapping[str, Metrics]) -> Metrics:

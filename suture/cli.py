@@ -275,12 +275,20 @@ def init(
         bool, typer.Option(help="Also write the generated hospitals as CSV files, one a hospital.")
     ] = False,
     patients: Annotated[int, typer.Option(help="With --files: number of generated patients in all.")] = 3000,
+    images: Annotated[
+        int,
+        typer.Option(help="Instead, four generated hospitals with this many radiographs each, as DICOM and PNG files."),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write an example study file (and, with --files, example hospital tables) to start from."""
+    """Write an example study file (and, with --files or --images, example hospitals) to start from."""
     from suture.starter import write_starter
+    from suture.starter_images import write_imaging_starter
 
-    written = [str(path) for path in write_starter(folder, files=files, patients=patients)]
+    if files and images:
+        raise StudyError("--files writes tables and --images writes radiographs; give one of them")
+    made = write_imaging_starter(folder, images) if images else write_starter(folder, files=files, patients=patients)
+    written = [str(path) for path in made]
     if as_json:
         _print_json({"written": written})
     else:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import BudgetExhausted
-from suture.methods.base import Answer, Method, State
+from suture.methods.base import Answer, Grouped, Method, State
 from suture.protection.envelope import seal, unseal
 from suture.protection.secure_sum import SecureSum
 from suture.site.hospital import Member
@@ -122,7 +122,7 @@ def train(
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
-        answers = _answers(method, {site: members[site].hospital.patients for site in chosen}, sealed)
+        answers = _answers(method, training.state, {site: members[site].hospital.patients for site in chosen}, sealed)
         training.state = now.server_step(training.state, answers)
         training.round = round_
         training.bytes_down += sum(map(len, messages.values()))
@@ -131,14 +131,19 @@ def train(
     return training
 
 
-def _answers(method: Method, patients: Mapping[str, int], sealed: Mapping[str, bytes]) -> list[Answer]:
-    """What the server gets to see: every site's answer, or, where the method's promise needs it, only their sum."""
+def _answers(method: Method, state: State, patients: Mapping[str, int], sealed: Mapping[str, bytes]) -> list[Answer]:
+    """What the server gets to see: every site's answer, or, where the method's promise needs it, only sums of them."""
     if method.needs != "secure sum":
         return [Answer(site, count, unseal(sealed[site])) for site, count in patients.items()]
-    box = SecureSum(tuple(patients))
-    for site in patients:
-        box.add(site, unseal(sealed[site]))
-    return [Answer(SUM_OF_ALL, sum(patients.values()), box.total())]
+    groups = method.groups(state, tuple(patients)) if isinstance(method, Grouped) else [tuple(patients)]
+    found = []
+    for number, group in enumerate(groups, 1):
+        box = SecureSum(group)
+        for site in group:
+            box.add(site, unseal(sealed[site]))
+        name = SUM_OF_ALL if len(group) == len(patients) else f"sum {number} of {len(groups)}"
+        found.append(Answer(name, sum(patients[site] for site in group), box.total()))
+    return found
 
 
 def global_and_sites(

@@ -243,7 +243,7 @@ def method_of(study: Study, world: World, name: str) -> Method:
     _suits(study, world, name)
     outputs = 1 if world.class_count == 2 else world.class_count
     network = Dense((len(world.features), *study.model.hidden, outputs), study.model.activation)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
     return build(name, study.method, network, local_settings(study), public)
 
 

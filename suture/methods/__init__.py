@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from suture.errors import StudyError
@@ -50,6 +51,7 @@ class Public:
     schema: Schema | None = None
     sites: int = 1
     patients: int = 1 << 40
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public | None = None) -> Method:
@@ -118,6 +120,7 @@ def _personal(name: str, spec: MethodSpec, network: Dense, local: Local) -> Meth
 def _veil(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public) -> Method:
     from suture.methods.veil import Veil
     from suture.methods.veil_printed import VeilPrinted
+    from suture.methods.veil_teams import Teams
     from suture.models.concepts import dictionary, plain
 
     if name == "veil-printed":
@@ -138,4 +141,5 @@ def _veil(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
         public.sites,
         public.patients,
         spec.honest,
+        Teams.of(public.sizes, spec.teams if spec.mode == "secure" else 1),
     )

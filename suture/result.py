@@ -90,7 +90,7 @@ class Result:
     def predict(self, columns: Mapping[str, Any]) -> NDArray[np.float32]:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a DataFrame)."""
         from suture.models.concepts import dictionary
-        from suture.models.dense import Dense
+        from suture.models.describe import rebuilt
         from suture.site.rows import encode_rows
         from suture.site.schema import Schema
 
@@ -106,8 +106,7 @@ class Result:
                 'model.scaling = "site": each hospital scales with means of its own, so only it can score rows'
             )
         params = np.ascontiguousarray(np.atleast_2d(self.model["params"])[0], dtype=np.float32)
-        network = Dense(tuple(self.data["model"]["sizes"]), self.data["model"]["activation"])
-        return network.predict(params, x)
+        return rebuilt(self.data["model"]).predict(params, x)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``result.json``, ``model.npz`` and ``report.html``; returns the folder."""

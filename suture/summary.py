@@ -19,13 +19,14 @@ from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants, rounds_of
 from suture.methods.base import Phased
+from suture.models.describe import described
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
 from suture.report.describe import describe
 from suture.site.cohort import SiteData
 from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, method_of, plan, profiled, split
+from suture.world import POOLED, World, method_of, network_of, plan, profiled, split
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
@@ -154,15 +155,11 @@ def summarise(
         "methods": found,
         "cohort": _cohort(study, world),
         "model": {
-            "sizes": [
-                len(world.features),
-                *study.model.hidden,
-                1 if world.class_count == 2 else world.class_count,
-            ],
-            "activation": study.model.activation,
+            **described(network_of(study, world)),
             "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
             "scaling": study.model.scaling,
-            "features": list(world.features),
+            # An image is one feature to a reader; its pixels' names would be thousands.
+            "features": list(world.features if world.schema.image is None else world.schema.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
         "study": study.without_passwords().to_dict(),

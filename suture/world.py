@@ -6,8 +6,9 @@ written into each site's ledger, and after that clinical values are read.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -23,14 +24,18 @@ from suture.federation import participants, rounds_of
 from suture.methods import METHODS, NOT_PRIVATE, Public, build
 from suture.methods.base import Method, Phased
 from suture.models.dense import Dense
+from suture.models.network import Network
+from suture.models.residual import Residual
 from suture.privacy.charter import Request
 from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.unit import concatenate
+from suture.runfolder import write_whole
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
 from suture.site.gate import Admission, Papers, admit, note_counts
 from suture.site.hospital import Hospital
+from suture.site.image_column import ImageFiles
 from suture.site.passage import Passage
 from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
@@ -80,6 +85,8 @@ class World:
     fold: int | None = None
     tested: dict[str, Hospital] = field(default_factory=dict)
     """With folds: hospitals that do not train here, all of whose patients are tested on."""
+    base: Path = Path()
+    """What paths in the study are relative to."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -99,6 +106,8 @@ def survey(study: Study, base: Path, seed: int) -> World:
         if cohorts.takes(study.cohort.name, "test_fraction"):
             fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
             options = {"test_fraction": fresh, **options}
+        if study.images is not None and cohorts.takes(study.cohort.name, "size"):
+            options = {"size": study.images.size, **options}
         cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(
@@ -110,6 +119,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
             Place(site.name, site.region, site.table, site.test, homes and homes / site.name) for site in cohort.sites
         )
         schema = study.table or cohort.schema
+        if study.images is not None and schema.image_size != study.images.size:
+            found = "no images" if schema.image_size is None else f"images of {schema.image_size} x {schema.image_size}"
+            raise StudyError(
+                f"images.size is {study.images.size}, but cohort {cohort.name!r} has {found}; correct [images]"
+            )
         generated, classes = cohort.generated, study.classes or cohort.classes
         if study.private and schema.patient is None:
             raise StudyError(
@@ -122,14 +136,14 @@ def survey(study: Study, base: Path, seed: int) -> World:
         schema, generated, classes = study.table, False, study.classes or 2
     # Every site decides before any site is read.
     admissions = {place.name: _admit(study, schema, place, place.home) for place in places if place.home is not None}
-    sizes = {place.name: _count(study, schema, place, admissions.get(place.name)) for place in places}
+    sizes = {place.name: _count(study, schema, place, admissions.get(place.name), base) for place in places}
     empty = [site for site, patients in sizes.items() if not patients]
     if empty:
         raise DataError(
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions)
+    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions, base=base)
     weights = study.method.class_weights
     if isinstance(weights, tuple) and len(weights) != here.class_count:
         raise StudyError(f"method.class_weights needs one weight a class ({here.class_count}), found {len(weights)}")
@@ -192,11 +206,22 @@ def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
         return admit(ledger, site_secret(home), place.papers, request(study, schema, place.name))
 
 
-def _count(study: Study, schema: Schema, place: Place, admission: Admission | None) -> int:
+def images_of(study: Study, base: Path) -> ImageFiles | None:
+    """Where the study's image files are, if it has any."""
+    return ImageFiles(base, study.images.folder, study.images.broken) if study.images else None
+
+
+def _count(study: Study, schema: Schema, place: Place, admission: Admission | None, base: Path) -> int:
     passage = admission.passage if admission else None
     holdout, key = _holdout(study, place), str(study.seed)
     patients = count_training_patients(
-        place.source, schema, site=place.name, holdout=holdout, split_key=key, passage=passage
+        place.source,
+        schema,
+        site=place.name,
+        holdout=holdout,
+        split_key=key,
+        passage=passage,
+        images=images_of(study, base),
     )
     if passage is not None and passage.kept_back:
         with closing(open_ledger(place, None)) as ledger:
@@ -241,10 +266,23 @@ def _all_tested(whole: World, name: str) -> Hospital:
 def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     _suits(study, world, name)
-    outputs = 1 if world.class_count == 2 else world.class_count
-    network = Dense((len(world.features), *study.model.hidden, outputs), study.model.activation)
+    network = network_of(study, world)
     public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
     return build(name, study.method, network, local_settings(study), public)
+
+
+def network_of(study: Study, world: World) -> Network:
+    """The network: its shape follows from the study and from public declarations."""
+    outputs, model = 1 if world.class_count == 2 else world.class_count, study.model
+    if model.kind == "dense":
+        return Dense((len(world.features), *model.hidden, outputs), model.activation)
+    size = math.isqrt(len(world.features))
+    if size * size != len(world.features):
+        raise StudyError(
+            f'model.kind = "residual" needs square images, found rows of {len(world.features)} numbers; use "dense" for tables'
+        )
+    weights = None if model.weights is None else str(world.base / model.weights)
+    return Residual(size, model.depth, model.width, outputs, weights)
 
 
 def _suits(study: Study, world: World, name: str) -> None:
@@ -426,11 +464,20 @@ def load_site(study: Study, world: World, place: Place) -> SiteData:
         classes=world.classes,
         passage=admission.passage if admission else None,
         scaling=study.model.scaling,
-        profile="exact" if profiled(study) else "",
+        profile="exact" if profiled(study) and world.schema.image is None else "",
+        images=images_of(study, world.base),
     )
+    if data.loaded.skipped and place.home is not None:
+        note_skipped(place.home, data.loaded.skipped)
     if admission is None or admission.exact_metrics:
         return data
     return SiteData(data.train, None, {}, replace(data.loaded, warnings=(), test_patients=0))
+
+
+def note_skipped(home: Path, skipped: Sequence[str]) -> None:
+    """The image files that were left out, by name, in the site's own folder: names may tell of patients."""
+    _make(home)
+    write_whole(home / "skipped-images.txt", ("\n".join(skipped) + "\n").encode())
 
 
 def pool(hospitals: Mapping[str, Hospital]) -> Hospital:

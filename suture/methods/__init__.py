@@ -11,7 +11,7 @@ from suture.errors import StudyError
 if TYPE_CHECKING:
     from suture.methods.base import Method
     from suture.methods.fedopt import Server
-    from suture.models.dense import Dense
+    from suture.models.network import Network
     from suture.site.schema import Schema
     from suture.study import MethodSpec
     from suture.training.local import Local
@@ -54,7 +54,7 @@ class Public:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public | None = None) -> Method:
+def build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None = None) -> Method:
     """The method a study names, with the study's settings; some also use what is ``public`` about the federation.
 
     >>> from suture.models.dense import Dense
@@ -71,6 +71,7 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
     from suture.methods.moon import Moon
     from suture.methods.pooled import pooled
     from suture.methods.scaffold import Scaffold
+    from suture.models.dense import dense_only
 
     if name == "fedavg":
         return FedAvg(network, local, spec.weighting or "size")
@@ -88,7 +89,9 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
     if name == "scaffold":
         return Scaffold(network, local, spec.weighting or "size")
     if name == "moon":
-        return Moon(network, local, spec.contrast, spec.temperature, spec.weighting or "size")
+        return Moon(
+            dense_only(network, "method 'moon'"), local, spec.contrast, spec.temperature, spec.weighting or "size"
+        )
     if name in ("veil", "veil-printed"):
         return _veil(name, spec, network, local, public or Public())
     if name == "alone":
@@ -98,36 +101,40 @@ def build(name: str, spec: MethodSpec, network: Dense, local: Local, public: Pub
     raise StudyError(f"method.name: unknown method {name!r}; expected one of {', '.join(METHODS)}")
 
 
-def _personal(name: str, spec: MethodSpec, network: Dense, local: Local) -> Method:
+def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Method:
     """The methods that leave every site with a model of its own."""
     from suture.methods.apfl import Apfl
     from suture.methods.ditto import Ditto
     from suture.methods.finetune import FineTune
     from suture.methods.ifedavg import IFedAvg
+    from suture.models.dense import dense_only
     from suture.training.personal import Layers
 
     weighting = spec.weighting or "uniform"
+    if name == "finetune":
+        tuning = max(1, round(spec.rounds * spec.tuning))
+        return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
+    dense = dense_only(network, f"method {name!r}")
     if name == "ifedavg":
-        return IFedAvg(network, local, Layers(spec.input_layer, spec.output_layer), spec.share_layers, weighting)
+        return IFedAvg(dense, local, Layers(spec.input_layer, spec.output_layer), spec.share_layers, weighting)
     if name == "apfl":
-        return Apfl(network, local, spec.alpha, spec.alpha_adaptive, weighting)
-    if name == "ditto":
-        return Ditto(network, local, spec.proximal, weighting)
-    tuning = max(1, round(spec.rounds * spec.tuning))
-    return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
+        return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
+    return Ditto(dense, local, spec.proximal, weighting)
 
 
-def _veil(name: str, spec: MethodSpec, network: Dense, local: Local, public: Public) -> Method:
+def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
     from suture.methods.veil import Veil
     from suture.methods.veil_printed import VeilPrinted
     from suture.methods.veil_teams import Teams
     from suture.models.concepts import dictionary, plain
+    from suture.models.dense import dense_only
 
+    width = dense_only(network, f"method {name!r}").inputs
     if name == "veil-printed":
         quorum = 0.1 if spec.quorum is None else spec.quorum
-        picks = min(spec.picks, network.sizes[0])
-        return VeilPrinted(network.sizes[0], local, spec.rounds, picks, quorum, spec.server_rate, spec.claimed_epsilon)
-    known = plain(network.sizes[0]) if public.schema is None else dictionary(public.schema)
+        picks = min(spec.picks, width)
+        return VeilPrinted(width, local, spec.rounds, picks, quorum, spec.server_rate, spec.claimed_epsilon)
+    known = plain(width) if public.schema is None else dictionary(public.schema)
     if spec.mode == "secure" and spec.participation < 1:
         raise StudyError("method.participation: the secure mode of veil needs every site in every round; set it to 1")
     return Veil(

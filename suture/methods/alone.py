@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, State, local_delta, local_event, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -24,7 +24,7 @@ from suture.training.local import Local
 class Alone:
     """Local training only, from a common public start."""
 
-    network: Dense
+    network: Network
     local: Local
     name: str = "alone"
     label: str = "Alone"

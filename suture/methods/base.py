@@ -14,7 +14,7 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training import local as training
 from suture.training.local import Local
@@ -119,11 +119,17 @@ def local_event(local: Local, patients: int, noise: float | None) -> dp_accounti
 
 
 def local_delta(
-    network: Dense, local: Local, data: Patients, start: NDArray[Any], noise: float | None, key: bytes
+    network: Network,
+    local: Local,
+    data: Patients,
+    start: NDArray[Any],
+    noise: float | None,
+    key: bytes,
+    push: Weights | None = None,
 ) -> Weights:
     """Train from ``start`` and return ``start - trained``: the pseudo-gradient (paper 001, Algorithm 2, line 11)."""
     begin = np.ascontiguousarray(start, dtype=np.float32)
-    trained = training.train(network, begin, data, private_local(local, noise), key)
+    trained = training.train(network, begin, data, private_local(local, noise), key, None, push)
     delta: Weights = begin - trained
     return delta
 
@@ -138,6 +144,6 @@ def mean_delta(answers: Sequence[Answer], weighting: Literal["size", "uniform"])
     return total / weight
 
 
-def start_weights(network: Dense, rng: np.random.Generator) -> State:
+def start_weights(network: Network, rng: np.random.Generator) -> State:
     """The public starting point: the same for every method with the same seed."""
     return {"params": network.init(rng)}

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -30,7 +30,7 @@ from suture.training.local import Local
 class FedAvg:
     """Average of locally trained models, weighted by the number of patients."""
 
-    network: Dense
+    network: Network
     local: Local
     weighting: Literal["size", "uniform"] = "size"
     name: str = "fedavg"

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 
 from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -34,7 +34,7 @@ from suture.training.local import Local
 class FedCluster:
     """Clustered FedAvg; every site is served by its cluster's model."""
 
-    network: Dense
+    network: Network
     local: Local
     clusters: int = 2
     warmup: int = 5

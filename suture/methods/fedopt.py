@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -37,7 +37,7 @@ LABELS = {"fedadam": "FedAdam (FedCVR)", "fedyogi": "FedYogi", "fedadagrad": "Fe
 class FedOpt:
     """One server optimiser, chosen by ``name``."""
 
-    network: Dense
+    network: Network
     local: Local
     name: Server = "fedadam"
     weighting: Literal["size", "uniform"] = "uniform"

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Literal
 
 from suture.methods.fedavg import FedAvg
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.training.local import Local
 
 
-def fedprox(network: Dense, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
+def fedprox(network: Network, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
     """FedAvg's server with a proximal local step."""
     return FedAvg(network, replace(local, proximal=proximal), weighting, name="fedprox", label="FedProx")

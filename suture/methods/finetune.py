@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -30,7 +30,7 @@ from suture.training.local import Local
 class FineTune:
     """FedAvg for ``rounds - tuning`` rounds, then every site for itself."""
 
-    network: Dense
+    network: Network
     local: Local
     rounds: int = 100
     tuning: int = 10

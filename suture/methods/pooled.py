@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from suture.methods.fedavg import FedAvg
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.training.local import Local
 
 
-def pooled(network: Dense, local: Local, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
+def pooled(network: Network, local: Local, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
     """FedAvg with a single site that holds everybody's rows is ordinary training with restarts of the optimiser."""
     return FedAvg(network, local, weighting, name="pooled", label="Pooled (not federated)", pooled=True)

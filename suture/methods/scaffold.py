@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, State, local_event, mean_delta, private_local, start_weights
-from suture.models.dense import Dense
+from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training import local as training
 from suture.training.local import Local
@@ -38,7 +38,7 @@ PULL = 2.0**-10
 class Scaffold:
     """FedAvg with control variates against drift."""
 
-    network: Dense
+    network: Network
     local: Local
     weighting: Literal["size", "uniform"] = "size"
     name: str = "scaffold"

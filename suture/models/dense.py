@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from suture.errors import StudyError
 from suture.models.forward import compute_logits
+from suture.models.network import Network, probabilities
 
 Floats = NDArray[np.float32]
 
@@ -48,6 +49,11 @@ class Dense:
     def classes(self) -> int:
         """How many outcomes are told apart: one logit means two."""
         return 2 if self.sizes[-1] == 1 else self.sizes[-1]
+
+    @property
+    def inputs(self) -> int:
+        """Features in a row."""
+        return self.sizes[0]
 
     def init(self, rng: np.random.Generator) -> Floats:
         """Initial parameters as PyTorch's ``Linear`` draws them: uniform within 1/sqrt(inputs), weights and biases.
@@ -90,11 +96,7 @@ class Dense:
         >>> Dense((2, 1)).predict(np.zeros(3, np.float32), np.ones((2, 2), np.float32)).tolist()
         [0.5, 0.5]
         """
-        z = self.logits(params, x).astype(np.float64)
-        if self.sizes[-1] == 1:
-            return np.asarray(0.5 * (1 + np.tanh(z[:, 0] / 2)), np.float32)
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+        return probabilities(self.logits(params, x))
 
     def loss(self, params: Floats, x: Floats, y: NDArray[np.int32]) -> float:
         """Mean cross-entropy over rows, from the logits, so that confident mistakes stay finite.
@@ -127,3 +129,14 @@ class Dense:
         for w, b in self.layers(params):
             parts += [w.reshape(w.shape[1], w.shape[0]).T.ravel(), b]
         return np.concatenate(parts).astype(np.float32)
+
+
+def dense_only(network: Network, what: str) -> Dense:
+    """The network, for ``what`` only a dense one serves.
+
+    >>> dense_only(Dense((2, 1)), "method 'ifedavg'").sizes
+    (2, 1)
+    """
+    if isinstance(network, Dense):
+        return network
+    raise StudyError(f'{what} works with dense networks only; use another method, or model.kind = "dense"')

@@ -93,6 +93,32 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
 
 
 @compiled
+def _push(m, t, rows, count, push):  # type: ignore[no-untyped-def]
+    """Add the derivative of push x risk to D[last], the risk being the probability of any outcome but the first."""
+    last = len(t) - 1
+    size = t[last, SIZE]
+    one = np.float32(1)
+    for r in range(count):
+        z = t[last, A] + r * t[last, A_STRIDE]
+        d = t[last, D] + r * t[last, D_STRIDE]
+        weight = push[rows[r]]
+        if size == 1:
+            p = one / (one + math.exp(-m[z]))
+            m[d] += weight * p * (one - p)
+            continue
+        top = m[z]
+        for c in range(1, size):
+            top = max(top, m[z + c])
+        mass = np.float32(0)
+        for c in range(size):
+            mass += math.exp(m[z + c] - top)
+        first = math.exp(m[z] - top) / mass
+        m[d] -= weight * first
+        for c in range(size):
+            m[d + c] += weight * first * (math.exp(m[z + c] - top) / mass)
+
+
+@compiled
 def _backward(m, t, rows, relu):  # type: ignore[no-untyped-def]
     """D[l] for the hidden layers, from D[last] and the transposed weights."""
     for i in range(len(t) - 2, 0, -1):
@@ -196,7 +222,7 @@ def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # type: ignore[no-untyped-def]
+def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push):  # type: ignore[no-untyped-def]
     """Forward and backward pass of up to BLOCK rows of ``x``, given by index."""
     at, size = t[0, A], t[0, SIZE]
     for r in range(count):
@@ -208,11 +234,15 @@ def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels):  # typ
         labels[r] = y[row]
     forward(m, t, count, relu)
     _outcome_derivatives(m, t, count, labels, class_weights)
+    if len(push) > 0:
+        _push(m, t, rows, count, push)
     _backward(m, t, count, relu)
 
 
 @compiled
-def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows):  # type: ignore[no-untyped-def]
+def _add_long_patient(  # type: ignore[no-untyped-def]
+    m, t, x, y, start, end, clip, class_weights, relu, labels, rows, push
+):
     """Add a patient with many rows: the summed gradient is formed in S, clipped and added to G."""
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
@@ -221,7 +251,7 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
         count = min(BLOCK, end - first)
         for r in range(count):
             rows[r] = first + r
-        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
+        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push)
         _accumulate(m, t, count, np.int64(S))
     squares = 0.0
     for i in range(len(t) - 1):
@@ -238,7 +268,7 @@ def _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels,
 
 @compiled
 def _add_batch(  # type: ignore[no-untyped-def]
-    m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors
+    m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors, push
 ):
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
     p, seen = np.int64(0), np.int64(0)
@@ -256,12 +286,12 @@ def _add_batch(  # type: ignore[no-untyped-def]
             p += 1
         if count == 0:
             start, end = starts[batch[p]], starts[batch[p] + 1]
-            _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows)
+            _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows, push)
             seen += end - start
             p += 1
             continue
         seen += count
-        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels)
+        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push)
         _row_squares(m, t, count, squares)
         _factors(m, t, ends, patients, clip, squares, factors)
         _rescale(m, t, count, factors)
@@ -310,7 +340,7 @@ def turn(m, t):  # type: ignore[no-untyped-def]
 @compiled
 def run(  # type: ignore[no-untyped-def]
     m, t, x, y, starts, picks, ends, words, noise, expected, clip, noise_scale,
-    proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors,
+    proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors, push,
 ):  # fmt: skip
     """One step for each entry of ``ends``: patients ``picks[ends[s - 1]:ends[s]]``.
 
@@ -321,7 +351,7 @@ def run(  # type: ignore[no-untyped-def]
     for s in range(len(ends)):
         batch = picks[first : ends[s]]
         seen = _add_batch(
-            m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, limits, squares, factors
+            m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, limits, squares, factors, push
         )  # fmt: skip
         first = ends[s]
         divisor = expected if expected > 0 else max(1.0, float(seen))

@@ -26,9 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
-from suture.models.dense import Dense
+from suture.models.dense import Dense, dense_only
 from suture.models.forward import BLOCK, O, W, pack, unpack, workspace
 from suture.models.lanes import WIDTH, padded
+from suture.models.network import Network
+from suture.models.residual import Residual
 from suture.privacy.mechanisms import Keystream, derive, generator
 from suture.privacy.unit import Patients
 from suture.training.dpsgd import run, turn
@@ -166,11 +168,18 @@ def event(local: Local, patients: int) -> dp_accounting.DpEvent:
 
 
 def train(
-    network: Dense, params: Floats, data: Patients, local: Local, key: bytes, anchor: Floats | None = None
+    network: Network,
+    params: Floats,
+    data: Patients,
+    local: Local,
+    key: bytes,
+    anchor: Floats | None = None,
+    push: Floats | None = None,
 ) -> Floats:
     """Parameters after local training; the randomness is a function of ``key`` alone and the input is left as it is.
 
-    The proximal term pulls towards ``anchor``, by default the starting point.
+    The proximal term pulls towards ``anchor``, by default the starting point. ``push`` is one number a row, which times
+    the row's risk is added to its loss, before clipping (`methods/fairfed`). Images are trained on by `imaging`.
 
     Who is sampled is as secret as the noise (amplification by sampling counts on it), so both come from ``key``.
 
@@ -180,13 +189,18 @@ def train(
     >>> new.shape, new.dtype
     ((5,), dtype('float32'))
     """
+    if isinstance(network, Residual):
+        from suture.training import imaging
+
+        return imaging.train(network, params, data, local, key, anchor, push)
+    dense = dense_only(network, "this training")
     if local.dropout:
         from suture.training.personal import Layers, train_affine
 
-        if anchor is not None:
-            raise StudyError("training with dropout has no anchor of its own; set model.dropout to 0 for this method")
-        return train_affine(network, params, Layers("none", "none"), np.zeros(0, np.float32), data, local, key)[0]
-    fused = _Fused(network, params, data, local, anchor)
+        if anchor is not None or push is not None:
+            raise StudyError("training with dropout has no anchor or push; set model.dropout to 0 for this method")
+        return train_affine(dense, params, Layers("none", "none"), np.zeros(0, np.float32), data, local, key)[0]
+    fused = _Fused(dense, params, data, local, anchor, push)
     width = words_for(network.n_params) if local.private else 0
     chunk = _chunk(width, min(local.batch, data.patients))
     stream = Keystream(derive(key, "noise"))
@@ -207,6 +221,7 @@ def train_on_batches(
     local: Local,
     batches: Sequence[NDArray[np.int64]],
     noise: Floats | None = None,
+    push: Floats | None = None,
 ) -> Floats:
     """Training on given batches (patient indices, one array a step) with given standard-normal noise, one row a step.
 
@@ -217,7 +232,7 @@ def train_on_batches(
     >>> train_on_batches(Dense((1, 1)), np.zeros(2, np.float32), rows, Local(rate=1.0), [np.array([0])]).tolist()
     [0.5, 0.5]
     """
-    fused = _Fused(network, params, data, local)
+    fused = _Fused(network, params, data, local, None, push)
     ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
     picks = np.concatenate([np.zeros(0, np.int64), *batches]).astype(np.int64)
     if len(picks) and not (picks.min() >= 0 and picks.max() < data.patients):
@@ -236,9 +251,17 @@ class _Fused:
     """A workspace loaded with parameters, and the arguments that stay the same from step to step."""
 
     def __init__(
-        self, network: Dense, params: Floats, data: Patients, local: Local, anchor: Floats | None = None
+        self,
+        network: Dense,
+        params: Floats,
+        data: Patients,
+        local: Local,
+        anchor: Floats | None = None,
+        push: Floats | None = None,
     ) -> None:
         _check(network, params, data, local)
+        if push is not None and push.shape != (data.rows,):
+            raise StudyError(f"expected one push a row ({data.rows}), found shape {push.shape}")
         self.network = network
         self.memory, self.table = workspace(network.sizes, training=True)
         flat = np.ascontiguousarray(params, np.float32)
@@ -266,6 +289,7 @@ class _Fused:
             np.empty(BLOCK, np.int64),
             np.empty(BLOCK, np.float64),
             np.empty(BLOCK, np.float32),
+            np.ascontiguousarray(() if push is None else push, np.float32),
         )
 
     def run(self, picks: NDArray[np.int64], ends: NDArray[np.int64], words: NDArray[np.uint32], noise: Floats) -> None:

@@ -1,0 +1,225 @@
+"""Residual networks for grey images, with group normalisation.
+
+He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, arXiv:1512.03385: basic blocks, of which
+depth 18 and 34 have four stages, depth 8 and 20 three (section 4.2). Batch normalisation mixes patients, so that no
+bound on one patient's part of a gradient would hold; group normalisation looks at one image only (Wu & He: Group
+Normalization. ECCV 2018, arXiv:1803.08494).
+
+As for `Dense`, all parameters are one flat float32 vector, in the order of `shapes`, which is PyTorch's own. Shapes,
+their count and the starting point are computed without PyTorch; it is imported when an image is first looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import MissingExtra, StudyError
+from suture.models.network import probabilities
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Floats = NDArray[np.float32]
+BLOCKS = {8: (1, 1, 1), 10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 20: (3, 3, 3), 34: (3, 4, 6, 3)}
+"""Blocks of two convolutions in each stage, by depth."""
+LARGE = 64
+"""From this many pixels a side on, the first layer is the paper's: 7 x 7, stride 2, then pooling; below, 3 x 3."""
+CENTRE, SPREAD = 0.5, 0.25
+"""Pixels are within 0..1. Shifted and scaled by public constants: a mean of patients' pixels would be a release."""
+_PIXELS = 1 << 21
+"""Images are scored so many pixels at a time: memory stays bounded."""
+
+
+def torch_or_say() -> Any:
+    """PyTorch, or the command that installs it."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("images need PyTorch; install it: pip install 'suture[imaging]'") from None
+    return torch
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The shape of a residual network for ``size`` x ``size`` images in rows of ``size * size`` pixels within 0..1.
+
+    >>> Residual(224, 34, 64).n_params, Residual(28, 8, 8).n_params
+    (21278913, 19513)
+    """
+
+    size: int
+    depth: int = 8
+    width: int = 8
+    outputs: int = 1
+    weights: str | None = None
+    """A local file of ImageNet weights as torchvision saves them; see `converted`."""
+
+    def __post_init__(self) -> None:
+        if self.depth not in BLOCKS:
+            raise StudyError(f"model.depth: expected one of {', '.join(map(str, BLOCKS))}, found {self.depth}")
+        if self.width < 4 or self.width % 4:
+            raise StudyError(f"model.width: expected a multiple of 4, found {self.width}")
+        if self.size < 8 or self.outputs < 1:
+            raise StudyError(
+                f"expected images of at least 8 x 8 pixels and an output, found {self.size}, {self.outputs}"
+            )
+        if self.weights is not None and not (self.width == 64 and self.depth in (18, 34) and self.size >= LARGE):
+            raise StudyError(
+                f"model.weights: ImageNet weights fit depth 18 or 34 with width 64 and images of {LARGE} pixels or more, "
+                f"found depth {self.depth}, width {self.width}, {self.size} pixels"
+            )
+
+    def __repr__(self) -> str:
+        """With PyTorch's version: rounding is part of a release, and this text is part of its fingerprint."""
+        return (
+            f"Residual(size={self.size}, depth={self.depth}, width={self.width}, outputs={self.outputs}, "
+            f"weights={self.weights!r}, torch={_version()})"
+        )
+
+    @property
+    def inputs(self) -> int:
+        """Pixels in a row."""
+        return self.size * self.size
+
+    @property
+    def classes(self) -> int:
+        """How many outcomes are told apart: one logit means two."""
+        return 2 if self.outputs == 1 else self.outputs
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of every parameter, with torchvision's names.
+
+        >>> [name for name, _ in Residual(28).shapes[:4]], Residual(28).shapes[-1]
+        (['conv1.weight', 'bn1.weight', 'bn1.bias', 'layer1.0.conv1.weight'], ('fc.bias', (1,)))
+        """
+        kernel = 7 if self.size >= LARGE else 3
+        found: list[tuple[str, tuple[int, ...]]] = [("conv1.weight", (self.width, 1, kernel, kernel))]
+        found += _norm("bn1", self.width)
+        before = self.width
+        for stage, blocks in enumerate(BLOCKS[self.depth]):
+            after = self.width * 2**stage
+            for block in range(blocks):
+                at = f"layer{stage + 1}.{block}"
+                found += [(f"{at}.conv1.weight", (after, before, 3, 3)), *_norm(f"{at}.bn1", after)]
+                found += [(f"{at}.conv2.weight", (after, after, 3, 3)), *_norm(f"{at}.bn2", after)]
+                if before != after:
+                    found += [(f"{at}.downsample.0.weight", (after, before, 1, 1)), *_norm(f"{at}.downsample.1", after)]
+                before = after
+        return (*found, ("fc.weight", (self.outputs, before)), ("fc.bias", (self.outputs,)))
+
+    @cached_property
+    def n_params(self) -> int:
+        """Length of the parameter vector."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def init(self, rng: np.random.Generator) -> Floats:
+        """He's initialisation, scales 1, shifts 0; from ``weights`` where given, with a fresh last layer.
+
+        >>> bool(np.all(np.isfinite(Residual(28).init(np.random.default_rng(0)))))
+        True
+        """
+        known = {} if self.weights is None else converted(Path(self.weights), dict(self.shapes))
+        parts = []
+        for name, shape in self.shapes:
+            if len(shape) == 4:
+                drawn = rng.normal(0.0, math.sqrt(2 / (shape[0] * shape[2] * shape[3])), shape)
+            elif name.startswith("fc."):
+                drawn = rng.uniform(-1.0, 1.0, shape) / math.sqrt(dict(self.shapes)["fc.weight"][1])
+            else:
+                drawn = np.full(shape, 1.0 if name.endswith(".weight") else 0.0)
+            parts.append(np.asarray(known.get(name, drawn), np.float32).ravel())
+        return np.concatenate(parts)
+
+    def logits(self, params: Floats, x: Floats) -> Floats:
+        """The last layer's outputs, rows x outputs; some images at a time."""
+        torch = torch_or_say()
+        self.check(params, x)
+        module = self.module(torch.from_numpy(np.array(params, np.float32)))
+        step = max(1, _PIXELS // self.inputs)
+        one_thread()
+        with torch.no_grad():
+            found = [module(torch.from_numpy(x[at : at + step])).numpy() for at in range(0, len(x), step)]
+        return np.concatenate([np.zeros((0, self.outputs), np.float32), *found])
+
+    def predict(self, params: Floats, x: Floats) -> Floats:
+        """Probabilities: of outcome 1, one a row, for one logit; of each class, rows x classes, otherwise."""
+        return probabilities(self.logits(params, x))
+
+    def check(self, params: Floats, x: Floats) -> None:
+        """Refuse parameters or images of another shape."""
+        if params.shape != (self.n_params,):
+            raise StudyError(f"{self!r} has {self.n_params} parameters, found shape {params.shape}")
+        if x.ndim != 2 or x.shape[1] != self.inputs:
+            raise StudyError(f"the network takes rows of {self.size} x {self.size} pixels, found shape {x.shape}")
+
+    def module(self, flat: Tensor) -> nn.Module:
+        """The network in PyTorch; its parameters are views of ``flat``, so that a step on one is a step on the other."""
+        from suture.models.residual_torch import build
+
+        return build(self, flat)
+
+
+def _norm(name: str, channels: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [(f"{name}.weight", (channels,)), (f"{name}.bias", (channels,))]
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """ImageNet weights for colour and batch normalisation, as ours: the classifier and running statistics are dropped.
+
+    The first convolution is averaged over its three colours (a grey image is three equal ones; the factor of 3 does not
+    matter, because normalisation follows). Scales and shifts of batch normalisation become those of group normalisation.
+    The file is read as plain tensors: code in it is refused.
+    """
+    torch = torch_or_say()
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise StudyError(f"model.weights: {path} does not exist; give a file such as resnet34-b627a593.pth") from None
+    except Exception as error:  # torch.load fails in many ways, and each of them means: not such a file
+        raise StudyError(f"model.weights: {path} is not a file of plain tensors ({type(error).__name__})") from None
+    if not isinstance(saved, dict):
+        raise StudyError(f"model.weights: {path} should hold named tensors, found {type(saved).__name__}")
+    found: dict[str, Floats] = {}
+    for name, shape in shapes.items():
+        if name.startswith("fc."):
+            continue
+        tensor = saved.get(name)
+        array = None if tensor is None else tensor.detach().to(torch.float32).numpy()
+        if array is not None and name == "conv1.weight" and array.ndim == 4:
+            array = array.mean(axis=1, keepdims=True)
+        if array is None or array.shape != shape:
+            what = "nothing" if array is None else f"shape {array.shape}"
+            raise StudyError(f"model.weights: {path}: expected {name} of shape {shape}, found {what}")
+        found[name] = array
+    return found
+
+
+def digest(path: str | Path) -> str:
+    """SHA-256 of a weights file, for the result: two runs with one digest began alike."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def one_thread() -> None:
+    """One PyTorch thread from here on: Suture's threads are one a core, and sums must not depend on how many there are.
+
+    It is not set back: part of the setting holds for the whole process, and other sites' threads may be computing.
+    """
+    torch_or_say().set_num_threads(1)

@@ -202,6 +202,7 @@ class Veil:
             return {"ask": np.array([PHASES.index("rest"), 0], np.int32)}
         message: dict[str, NDArray[np.generic]] = {
             "ask": np.array([PHASES.index(phase), asked.index(True)], np.int32),
+            "base": state["base"],
             "bias": state["bias"],
         }
         if phase == "look":
@@ -242,45 +243,25 @@ class Veil:
 
     def _secure_step(self, state: State, answers: Sequence[Answer]) -> State:
         """The next model from secure sums, one answer each."""
-        t, d = int(state["t"][0]), len(self.dictionary)
-        phase = self.schedule[t]
+        phase = self.schedule[int(state["t"][0])]
         new = {key: array.copy() for key, array in state.items()}
         new["t"] += 1
         forecast = state["forecast"] if phase == "step" else None
         sums, noise = [], float(state["noise"][0]) or None
         for i, answer in enumerate(answers):
             rho = None if noise is None else self.phase_rho(phase, noise)
-            found = self._layout(phase, i, int(np.count_nonzero(state["chosen"])), float(state["bias"][0]), rho)
+            found = self._layout(phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho)
             near = None if forecast is None else forecast * found.patients / self.teams.patients(self.teams.all)
             parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), near)
             if phase == "moments" and level is not None:
                 new["noise"][0] = level
                 found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
             sums.append((found, parts))
-        whole = self.teams.patients(self.teams.all)
-        if phase == "moments":
-            veil_newton.take_moments(
-                new,
-                self.dictionary,
-                [(self.teams.part(i, d), found.patients, parts, found.noises) for i, (found, parts) in enumerate(sums)],
-            )
-        elif phase == "look":
-            gradient = np.zeros(d)
-            for i, (found, parts) in enumerate(sums):
-                gradient[self.teams.part(i, d)] = parts["gradient"] * whole / found.patients
-            features = [concept.feature for concept in self.dictionary.items]
-            veil_newton.choose_concepts(new, gradient, features, self.concepts)
-        elif phase == "curvature":
-            found, parts = sums[0]
-            scale = whole / found.patients
-            veil_newton.take_curvature(new, parts["products"], scale, found.noises["products"], whole)
-        else:
-            found, parts = sums[0]
-            veil_newton.take_gradient(new, parts["gradient"] * whole / found.patients)
+        veil_newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
         return new
 
-    def _layout(self, phase: str, sum_: int, chosen: int, bias: float, rho: float | None) -> veil_secure.Layout:
-        rate = float(statistics.risk(np.array([bias]))[0])
+    def _layout(self, phase: str, sum_: int, chosen: int, base: float, rho: float | None) -> veil_secure.Layout:
+        rate = float(statistics.risk(np.array([base]))[0])
         return veil_secure.layout(phase, self.teams, sum_, self.dictionary, chosen, rate, rho, self.honest)
 
     def _rate(self, state: State) -> float:
@@ -344,7 +325,7 @@ class Veil:
         dense = np.zeros(len(self.dictionary), np.float32)
         dense[ids] = message.get("weights", np.zeros(0, np.float32))
         logit = values @ dense + bias
-        found = self._layout(phase, sum_, len(ids), bias, rho)
+        found = self._layout(phase, sum_, len(ids), float(message["base"][0]), rho)
         part = self.teams.part(sum_, len(self.dictionary))
         centre = message.get("centre", np.zeros(0, np.int8))
         parts = veil_secure.site_statistics(phase, data, values, logit, part, ids, centre, self.dictionary)

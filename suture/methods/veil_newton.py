@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import State
-from suture.methods.veil_secure import centres
+from suture.methods.veil_secure import Layout, centres
+from suture.methods.veil_teams import Teams
 from suture.models.concepts import Concepts
 from suture.training.concept_statistics import as_matrix
 
@@ -32,6 +33,7 @@ def start_state(concepts: int) -> State:
     return {
         "weights": np.zeros(concepts, np.float32),
         "bias": np.zeros(1, np.float32),
+        "base": np.zeros(1, np.float32),
         "chosen": np.zeros(concepts, np.int32),
         "quorums": np.zeros(concepts, np.int32),
         "centre": np.zeros(concepts, np.int8),
@@ -45,6 +47,25 @@ def start_state(concepts: int) -> State:
     }
 
 
+def advance(
+    state: State, phase: str, sums: Sequence[tuple[Layout, Parts]], teams: Teams, known: Concepts, concepts: int
+) -> None:
+    """Put what was opened in a round, one layout and its parts for each sum, into the state."""
+    whole, d = teams.patients(teams.all), len(known)
+    found, parts = sums[0]
+    if phase == "moments":
+        take_moments(state, known, [(teams.part(i, d), f.patients, p, f.noises) for i, (f, p) in enumerate(sums)])
+    elif phase == "look":
+        gradient = np.zeros(d)
+        for i, (f, p) in enumerate(sums):
+            gradient[teams.part(i, d)] = p["gradient"] * whole / f.patients
+        choose_concepts(state, gradient, [concept.feature for concept in known.items], concepts)
+    elif phase == "curvature":
+        take_curvature(state, parts["products"], whole / found.patients, found.noises["products"], whole)
+    else:
+        take_gradient(state, parts["gradient"] * whole / found.patients)
+
+
 def take_moments(
     state: State,
     known: Concepts,
@@ -54,7 +75,7 @@ def take_moments(
     people = sum(patients for _, patients, _, _ in sums)
     positives = sum(float(found["positives"][0]) for _, _, found, _ in sums)
     rate = float(np.clip(positives / people, 0.5 / people, 1 - 0.5 / people))
-    state["bias"][0] = np.log(rate / (1 - rate))
+    state["bias"][0] = state["base"][0] = np.log(rate / (1 - rate))
     for part, patients, found, noise in sums:
         mean = np.clip(found["means"] / patients, -1, 1)
         # A concept that is 0 or 1 is its own square.
@@ -88,7 +109,7 @@ def take_curvature(state: State, products: Floats, scale: float, noise: float, p
     the spectral norm that a symmetric Gaussian matrix of this noise has (2 sigma sqrt(m)), and what sampling adds.
     """
     ids = np.flatnonzero(state["chosen"])
-    rate = 1 / (1 + np.exp(-float(state["bias"][0])))
+    rate = 1 / (1 + np.exp(-float(state["base"][0])))
     size = len(ids) + 1
     values, vectors = np.linalg.eigh(as_matrix(products, size) * scale * rate * (1 - rate))
     ridge = 2 * noise * scale * rate * (1 - rate) * np.sqrt(size) + 1.0
@@ -97,7 +118,12 @@ def take_curvature(state: State, products: Floats, scale: float, noise: float, p
     state["curvature"] = (vectors * (np.maximum(values, 0) + ridge)) @ vectors.T
     gradient = state["gradient"][np.append(0, ids + 1)]
     state["gradient"] = gradient
-    _move(state, ids, np.linalg.solve(state["curvature"], gradient) * FIRST)
+    step = np.linalg.solve(state["curvature"], gradient) * FIRST
+    # Risks that differ are larger on average than the risk of the average patient: with log odds spread like a Gaussian of
+    # variance v the mean risk stays what it was when the bias is sqrt(1 + pi v / 8) of itself (MacKay 1992).
+    spread = float(np.sum((vectors.T @ step) ** 2 * np.maximum(values, 0)) / (rate * (1 - rate) * people))
+    step[0] += float(state["bias"][0]) * (np.sqrt(1 + np.pi * spread / 8) - 1)
+    _move(state, ids, step)
     state["forecast"] = (1 - FIRST) * gradient
 
 
@@ -118,7 +144,8 @@ def take_gradient(state: State, gradient: Floats) -> None:
         mixed = part * change + (1 - part) * known
         matrix = matrix - np.outer(known, known) / length + np.outer(mixed, mixed) / float(move @ mixed)
     state["curvature"], state["gradient"] = matrix, gradient
-    _move(state, ids, np.linalg.solve(matrix, gradient))
+    step = np.asarray(np.linalg.solve(matrix, gradient), np.float64)
+    _move(state, ids, step)
     state["forecast"] = np.zeros_like(gradient)
 
 

@@ -36,9 +36,9 @@ BITS = {"moments": 12, "look": 12, "curvature": 12, "step": 14}
 SPREAD, LOOK, NORM = 5.0, 4.0, 2.5
 """Bounds on the norm of a patient's concepts: all as they are, all centred, the chosen ones centred with a 1 for the bias.
 Of a part of the concepts the bound is smaller, by the root of the part's share."""
-REACH = 0.75
+REACH = 1.0
 """A gradient on the chosen concepts may be this far from its forecast, in patients times rate (1 - rate); further, it would
-wrap around, and the step would be wrong. At the base rate itself the largest on the `icu` cohort is 0.3 of that unit."""
+wrap around, and the step would be wrong. On the `icu` cohort the furthest is 0.45 (the bias, after the first step)."""
 LEVEL_BITS, LEVEL_UNIT = 20, 64.0
 """The noise multiplier travels as a whole number of 1/64, in digits that cannot overflow when they are added."""
 

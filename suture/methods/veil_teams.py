@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SITES, LEAST_PATIENTS = 6, 2_000
-"""Smaller teams would hide nobody among others, and would see too few patients to tell concepts apart."""
+"""On average. Smaller teams would hide nobody among others, and would see too few patients to tell concepts apart."""
 CURVATURE = 16
 """Every which hospital measures curvature, by size."""
 _ORDER = 251

@@ -131,7 +131,7 @@ def wobble(deviation: float, parties: int) -> float:
     With eta(r) = 2 sum over m of exp(-2 pi^2 r^2 m^2), Theorem 4 adds -log(1 - eta) for every party and for every sum of two.
 
     >>> wobble(2.0, 300) < 1e-14, round(wobble(0.5, 1), 4)
-    (True, 0.0144)
+    (True, 0.0146)
     """
     eta = [2 * math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, parties)]
     eta += [2 * math.exp(-2 * math.pi**2 * deviation**2)] * parties

@@ -111,6 +111,11 @@ class Veil:
             return ("rate", *["vote"] * (self.rounds - 3), *["newton"] * 2)
         return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
 
+    @property
+    def honest_sites(self) -> int:
+        """A sum of fewer sites than this must not be opened: its noise would be less than promised."""
+        return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 0
+
     def phase_rho(self, phase: str, noise: float) -> float:
         """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing is asked.
 

@@ -270,6 +270,18 @@ def word_length(name: str) -> int:
     return int(digits) if digits else 0
 
 
+def plain_words(payload: Mapping[str, NDArray[Any]]) -> dict[str, Words]:
+    """Packed words as words of 32 bits, for a sum that masks these: it is the same modulo the packed length.
+
+    >>> plain_words({"w12": pack_words(np.array([5, -3]), 12)})["w12"].tolist()
+    [5, -3]
+    """
+    return {
+        name: unpack_words(array, word_length(name)).astype(np.int32) if word_length(name) else array
+        for name, array in payload.items()
+    }
+
+
 def _words(party: str, name: str, array: NDArray[Any]) -> Words:
     if array.dtype == np.uint8 and word_length(name):
         return unpack_words(array, word_length(name))

@@ -6,7 +6,7 @@ import pytest
 
 from suture import conduct
 from suture.errors import RunError
-from suture.federation import _answers
+from suture.gathering import gather
 from suture.methods import veil_newton, veil_secure
 from suture.methods.base import Answer
 from suture.methods.veil import PHASES, Veil
@@ -16,6 +16,7 @@ from suture.privacy.mechanisms import seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal
 from suture.protection.secure_sum import LEAST_SHARE, SLACK, SecureSum, wobble
+from suture.protection.settings import ProtectionSpec
 from suture.study import Study
 from suture.training.concept_statistics import products, risk
 
@@ -136,6 +137,10 @@ def test_the_noise_level_arrives_whole(sites):
     assert veil_secure.opened(found, box.total()[found.name])[1] == 123.5
 
 
+def opened(method, state, patients, sealed):
+    return gather(method, ProtectionSpec(), patients, sealed, 1, {}, 1, method.groups(state, tuple(patients))).answers
+
+
 def small_federation(seed=2, patients=4500):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (patients, 3)).astype(np.float32)
@@ -152,8 +157,7 @@ def trained(method, rows, noise, rounds, seed=1):
         for site, data in rows.items():
             asked = method.broadcast(state, site)
             sealed[site] = seal(method.site_step(data, {}, asked, noise, seeded_key(seed, t, site))[0])
-        answers = _answers(method, state, {site: data.patients for site, data in rows.items()}, sealed)
-        state = method.server_step(state, answers)
+        state = method.server_step(state, opened(method, state, {s: d.patients for s, d in rows.items()}, sealed))
     return state
 
 
@@ -244,7 +248,7 @@ def test_answers_of_a_group_are_opened_as_its_sum_only():
         site: seal(method.site_step(data, {}, method.broadcast(state, site), 5.0, seeded_key(3, site))[0])
         for site in SIZES
     }
-    answers = _answers(method, state, dict.fromkeys(SIZES, 2), sealed)
+    answers = opened(method, state, dict.fromkeys(SIZES, 2), sealed)
     assert [answer.site for answer in answers] == [f"sum {i} of 4" for i in (1, 2, 3, 4)]
     assert all(isinstance(answer, Answer) and list(answer.payload) == ["w12"] for answer in answers)
     assert sum(answer.patients for answer in answers) == 2 * 33

@@ -191,13 +191,16 @@ def explain(
     site: Annotated[str, typer.Option(help="The patient's site; only its rows are read.")],
     patient: Annotated[str | None, typer.Option(help="The patient's identifier in the site's table.")] = None,
     row: Annotated[Path | None, typer.Option(help="A CSV or JSON file with one row, instead of --patient.")] = None,
+    percentiles: Annotated[
+        str, typer.Option(help="Compare with the site's own patients, or the federation's (released before).")
+    ] = "site",
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: explanations inside RUN.")] = None,
     as_json: Json = False,
 ) -> None:
     """Explain one patient's risk at their own site, as a page and a picture; for that site's clinicians only."""
     from suture.explain import explain_patient
 
-    found = explain_patient(folder, site=site, patient=patient, row=row, out=out)
+    found = explain_patient(folder, site=site, patient=patient, row=row, out=out, percentiles=percentiles)
     if as_json:
         _print_json(found)
     else:

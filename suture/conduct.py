@@ -7,7 +7,7 @@ a terminal, a notebook and a test.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,19 +21,17 @@ from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
-from suture.federation import Training, first_rounds, global_and_sites, participants, start, train
+from suture.federation import Engine, Party, Training, first_rounds, global_and_sites, participants, start, train
 from suture.methods.base import Method, Telling
 from suture.models.dense import Dense
 from suture.privacy.planner import SitePlan
 from suture.result import Result
 from suture.runfolder import RunFolder, before_key
-from suture.site.hospital import Member
 from suture.study import Study
 from suture.summary import Outcome, summarise
 from suture.training.local import Local
 from suture.world import World
 
-CHECKPOINT_SECONDS = 1.0
 SITES_IN_HISTORY = 50
 """With more sites than this, every round's history holds the global metrics only; the final metrics hold all sites."""
 
@@ -63,12 +61,14 @@ def run(
     progress: Progress | None = None,
     command: str = "suture.run(study)",
     file: Path | None = None,
+    engine: Engine | None = None,
 ) -> Result:
-    """Run a study (an object, or the path of a study file) on the embedded engine.
+    """Run a study (an object, or the path of a study file), by default on the embedded engine.
 
     ``out`` is the run folder; without it nothing but the sites' own ledgers is written. ``base`` is what paths in the
     study are relative to (default: the study file's folder, or the working folder). ``file`` is where the study came
-    from, if it was changed after reading; a resumed run takes database passwords from there.
+    from, if it was changed after reading; a resumed run takes database passwords from there. ``engine`` is where the
+    sites are: see `suture.engines`.
     """
     if not isinstance(study, Study):
         file = Path(study).resolve()
@@ -77,11 +77,12 @@ def run(
     root = Path(base or ".").resolve()
     _check(study)
     if out is None:
-        return _conduct(study, root, None, threads, progress, command, resumed=False)
-    folder = RunFolder.create(Path(out).resolve(), study, root, file)
+        return _conduct(study, root, None, engine or Embedded(threads), progress, command, resumed=False)
+    engine = engine or Embedded(threads)
+    folder = RunFolder.create(Path(out).resolve(), study, root, file, engine.recorded)
     try:
         with folder.held():
-            return _conduct(study, root, folder, threads, progress, command, resumed=False)
+            return _conduct(study, root, folder, engine, progress, command, resumed=False)
     except SutureError:
         folder.remove_if_unused()
         raise
@@ -93,13 +94,14 @@ def resume(
     threads: int | None = None,
     progress: Progress | None = None,
     command: str = "suture.resume(folder)",
+    engine: Engine | None = None,
 ) -> Result:
     """Go on with an interrupted run: the same model and figures as if it had not been interrupted."""
     opened, study, base = RunFolder.open(Path(folder).resolve())
     with opened.held():
         if (opened.path / "result.json").exists():
             return Result.load(opened.path)
-        return _conduct(study, base, opened, threads, progress, command, resumed=True)
+        return _conduct(study, base, opened, engine or Embedded(threads), progress, command, resumed=True)
 
 
 def _check(study: Study) -> None:
@@ -119,7 +121,7 @@ def _conduct(
     study: Study,
     base: Path,
     folder: RunFolder | None,
-    threads: int | None,
+    engine: Engine,
     progress: Progress | None,
     command: str,
     *,
@@ -130,9 +132,11 @@ def _conduct(
     model: dict[str, Any] = {}
     warnings: list[str] = []
     parts, part = len(study.methods) * study.evaluation.seeds * max(1, study.evaluation.folds), 0
-    with Embedded(threads) as engine:
+    with engine:
         for seed in range(study.seed, study.seed + study.evaluation.seeds):
-            here = _world(study, base, folder, seed, first)
+            # Real rows are read once; generated patients are new for every seed.
+            keep = first is not None and not first.generated
+            here = first if first and keep else engine.gather(study, base, folder.path if folder else None, seed)
             for fold, name in product(world.split(study, here), study.methods):
                 part += 1
                 job = _Job(study, fold, name, seed, folder, engine, progress, part, parts)
@@ -146,7 +150,7 @@ def _conduct(
                     model = dict(training.state)
             if first is None:
                 first = here
-                warnings += [text for hospital in here.hospitals.values() for text in hospital.data.loaded.warnings]
+                warnings += here.warnings()
             else:
                 _close(here, first)
     if first is None:
@@ -157,16 +161,6 @@ def _conduct(
     if folder is not None:
         result.save(folder.path)
     return result
-
-
-def _world(study: Study, base: Path, folder: RunFolder | None, seed: int, first: World | None) -> World:
-    """The federation of one seed. Real rows are read once; generated patients are new for every seed."""
-    if first is not None and not first.generated:
-        return first
-    here = world.survey(study, base, seed)
-    world.promise(study, here, folder.path if folder else None)
-    world.read_rows(study, here)
-    return here
 
 
 def _close(here: World, keep: World | None) -> None:
@@ -186,7 +180,7 @@ class _Job:
         name: str,
         seed: int,
         folder: RunFolder | None,
-        engine: Embedded,
+        engine: Engine,
         progress: Progress | None,
         part: int,
         parts: int,
@@ -211,7 +205,9 @@ class _Job:
     def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
         """Train, or take up where the checkpoint left off, and measure. None: no budget was left for this seed."""
         begun = time.perf_counter()
-        trainers, readers = self._members()
+        trainers, readers = self.engine.members(
+            self.study, self.world, self.method, self.plans, self.account, self.seed
+        )
         kept = self.folder.load(self.key) if self.folder else None
         if kept is not None:
             training, own, finished = kept
@@ -232,6 +228,7 @@ class _Job:
             fraction=spec.participation,
             seed=self.study.seed,
             after_round=lambda done: self._after_round(done, trainers, readers),
+            minimum=self.study.federation.minimum_sites,
             protection=self.study.protection,
         )
         if training.stopped is not None:
@@ -244,8 +241,8 @@ class _Job:
             self.folder.save(self.key, training, _own(trainers), outcome.__dict__)
         return outcome, training
 
-    def _nothing_left(self, why: str, trainers: dict[str, Member]) -> BudgetExhausted:
-        if any(ledger.rounds_charged(self.account) for m in trainers.values() for ledger in m.hospital.ledgers):
+    def _nothing_left(self, why: str, trainers: Mapping[str, Party]) -> BudgetExhausted:
+        if any(member.charged() for member in trainers.values()):
             return BudgetExhausted(
                 f"study {self.account!r} has no budget left: {why}. What the budget paid for is in the earlier run; more "
                 "rounds need a new study with a newly approved budget"
@@ -255,22 +252,7 @@ class _Job:
             "leave it out (noise is then calibrated to the rounds), or train with smaller batches; see: suture plan"
         )
 
-    def _members(self) -> tuple[dict[str, Member], dict[str, Member]]:
-        """Who trains and who is measured; they differ only for pooled training."""
-        hospitals = self.world.hospitals
-        training = {world.POOLED: world.pool(hospitals)} if self.method.pooled else hospitals
-        trainers = {}
-        for site, hospital in training.items():
-            planned = self.plans.get(site)
-            noise = planned.noise_multiplier if planned else None
-            trainers[site] = Member(hospital, self.account, noise, self.seed)
-        readers = trainers
-        if self.method.pooled or self.world.tested:
-            measured = self.world.tested or hospitals
-            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in measured.items()}
-        return trainers, readers
-
-    def _after_round(self, training: Training, trainers: dict[str, Member], readers: dict[str, Member]) -> None:
+    def _after_round(self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party]) -> None:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         if len(readers) > SITES_IN_HISTORY:
@@ -302,12 +284,12 @@ class _Job:
         if self.folder and training.round in self._kept_rounds:
             self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
         now = time.monotonic()
-        if self.folder and now - self._saved > CHECKPOINT_SECONDS:
+        if self.folder and now - self._saved >= self.engine.checkpoint_seconds:
             self.folder.save(self.key, training, _own(trainers), None)
             self._saved = now
 
     def _measure(
-        self, training: Training, trainers: dict[str, Member], readers: dict[str, Member], seconds: float
+        self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party], seconds: float
     ) -> Outcome:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
@@ -317,11 +299,12 @@ class _Job:
         ]
         y, p = np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
+        # None where no site may let exact figures leave, nor with folds: groups are read for test patients only.
+        told = self.engine.groups(readers, self.world) if len(y) else {}
         groups = {
-            group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
+            group: np.concatenate([found[group] for found in told.values()])
             for group in self.world.schema.groups
-            # None where no site may let exact figures leave, nor with folds: groups are read for test patients only.
-            if len(y) and not self.world.tested
+            if told
         }
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
@@ -331,8 +314,8 @@ class _Job:
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = dict.fromkeys(self.world.hospitals, spent[world.POOLED]) if spent else {}
-            noise = dict.fromkeys(self.world.hospitals, noise[world.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.sizes, spent[world.POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.sizes, noise[world.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,
@@ -347,6 +330,7 @@ class _Job:
             bytes_down=training.bytes_down,
             rounds=training.round,
             stopped=training.stopped,
+            absent=training.absent,
             seconds=seconds,
             label=self.method.label,
             protection=training.protection,
@@ -354,5 +338,5 @@ class _Job:
         )
 
 
-def _own(members: dict[str, Member]) -> dict[str, dict[str, Any]]:
+def _own(members: Mapping[str, Party]) -> dict[str, dict[str, Any]]:
     return {site: member.own for site, member in members.items() if member.own}

@@ -40,7 +40,8 @@ class Site(BaseModel):
     model_config = _FROZEN
 
     name: Name
-    data: SourceSpec
+    data: SourceSpec | None = None
+    """None: only the site itself knows, as in a federation across machines (docs/federation.md)."""
     region: str = ""
     test: SourceSpec | None = None
     """A separate test table; without it ``evaluation.holdout`` decides."""
@@ -114,7 +115,7 @@ class MethodSpec(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     rate_decay: float = Field(default=1.0, gt=0, le=1)
     rate_steps: int = Field(default=0, ge=0)
-    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced"] | None = None
+    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None = None
     participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
     server_rate: float = Field(default=0.1, gt=0)
@@ -176,6 +177,19 @@ class EvaluationSpec(BaseModel):
     """Whether the report shows exact histograms of the rows. Default: only for generated patients, or without DP."""
 
 
+class FederationSpec(BaseModel):
+    """What a round needs when sites may be missing. The embedded engine's sites are missing only without budget."""
+
+    model_config = _FROZEN
+
+    minimum_sites: int | None = Field(default=None, ge=1)
+    """A round with fewer answers ends the run; by default every site that is asked must answer."""
+    deadline: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds in which a site must answer a request."""
+    gathering: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """Seconds to wait for all sites to connect before the first round."""
+
+
 class Study(BaseModel):
     """Everything that is promised about one study.
 
@@ -200,12 +214,13 @@ class Study(BaseModel):
     privacy: PrivacySpec | None = None
     evaluation: EvaluationSpec = EvaluationSpec()
     protection: ProtectionSpec = ProtectionSpec()
+    federation: FederationSpec = FederationSpec()
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise StudyError(_explain(error)) from None
+            raise StudyError(explain(error)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -273,10 +288,10 @@ class Study(BaseModel):
             raise ValueError(
                 'model.scaling = "site" fits means to patients, which no budget pays for; under [privacy] use "bounds"'
             )
-        if self.method.class_weights == "balanced":
+        if isinstance(self.method.class_weights, str):
             raise ValueError(
-                'method.class_weights = "balanced" counts patients by outcome, which no budget pays for; under [privacy] '
-                "state the weights, for example class_weights = [1.0, 4.0]"
+                f'method.class_weights = "{self.method.class_weights}" counts patients by outcome, which no budget pays '
+                "for; under [privacy] state the weights, for example class_weights = [1.0, 4.0]"
             )
 
     @property
@@ -319,11 +334,21 @@ class Study(BaseModel):
 
         return self._with_sources(fill)
 
+    def public(self) -> Study:
+        """The study as it is sent to sites: where anybody's rows, ledgers and papers are is left out.
+
+        >>> Study(name="s", outcome="y", sites=[{"name": "a", "data": "a.csv"}, {"name": "b"}],
+        ...     schema={"features": {"x": {"kind": "flag"}}}).public().sites[0]
+        Site(name='a', data=None, region='', test=None, home=None, charter=None, trust=None, consent=None, lifetime=None)
+        """
+        bare = dict.fromkeys(("data", "test", "home", "charter", "trust", "consent", "lifetime"))
+        return self.model_copy(update={"sites": tuple(site.model_copy(update=bare) for site in self.sites)})
+
     def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:
         sites = tuple(
             site.model_copy(
                 update={
-                    "data": change(site, site.data),
+                    "data": site.data and change(site, site.data),
                     "test": site.test and change(site, site.test),
                     "consent": site.consent and change(site, site.consent),
                 },
@@ -361,7 +386,18 @@ class Study(BaseModel):
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"not valid TOML: {error}") from None
-        known = {"study", "site", "schema", "images", "model", "method", "privacy", "protection", "evaluation"}
+        known = {
+            "study",
+            "site",
+            "schema",
+            "images",
+            "model",
+            "method",
+            "privacy",
+            "protection",
+            "evaluation",
+            "federation",
+        }
         strange = sorted(set(tables) - known)
         if strange:
             raise StudyError(f"unknown table {strange[0]!r}; expected {', '.join(sorted(known))}")
@@ -394,7 +430,7 @@ class Study(BaseModel):
             features = schema.pop("features", {})
             lines += _table("schema", schema)
             lines += _table("schema.features", features)
-        for key in ("images", "model", "method", "privacy", "protection", "evaluation"):
+        for key in ("images", "model", "method", "privacy", "protection", "evaluation", "federation"):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"
@@ -426,7 +462,7 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
     """Pydantic's findings as one line each: where, what was expected, what was found."""
     lines = []
     for problem in error.errors():

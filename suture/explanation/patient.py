@@ -101,7 +101,7 @@ class Histogram:
 
         >>> found = Histogram(np.array([0.0, 1.0, 2.0]), np.array([60.0, 40.0]), 1.0).below(1.5)
         >>> round(found[0], 3), round(found[1], 3)
-        (0.8, 0.016)
+        (0.8, 0.012)
         """
         cumulative = np.concatenate(([0.0], np.cumsum(self.counts)))
         total = float(cumulative[-1])

@@ -119,7 +119,7 @@ def test_of_a_measurement_only_the_measuring_is_warned_of():
 def test_the_waterfall_ends_at_the_calibrated_risk():
     """The average patient, every part, the model's risk, the site's calibration: ends meet, and the last is the headline."""
     found = explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, ((2.0, 0.5), np.eye(2) / 100))
-    bars = json.loads(waterfall(found).to_dict()["data"]["values"])
+    bars = json.loads(next(iter(waterfall(found).to_dict()["datasets"].values())))
     names = [bar["name"] for bar in bars]
     assert names[0] == "This site's average patient"
     assert names[-3:] == ["The shared model", "Calibration at this site", "This patient"]

@@ -10,7 +10,7 @@ hide its patients by itself, which takes a whole curator's noise at each.
 
 | here | there |
 |---|---|
-| noise multiplier z | one round costs rho = 1 / (2 z^2) in zCDP (Theorem 5 of docs/veil.md) |
+| noise multiplier z | one round costs rho = 1 / (2 z^2) in zCDP (docs/veil.md, Theorems 4 and 5) |
 | `local.clip` | c, the bound on a patient's summed gradient |
 | ``honest_sites`` | the number of sites whose noise is counted on |
 
@@ -85,7 +85,7 @@ class FedSgd:
             "grid of whole numbers, and added its share of discrete Gaussian noise. ASSUMPTION: the server sees only sums over "
             f"the {self.parties} hospitals (a secure sum; docs/secure-sums.md says who is trusted with what), and at least "
             f"{self.honest_sites} of the hospitals add their share of the noise and keep it to themselves. A hospital's share "
-            "alone does not protect its patients. Proof: docs/veil.md, Theorem 5."
+            "alone does not protect its patients. Proof: docs/veil.md, Theorems 4 and 5."
         )
 
     # --- the two sides -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def table(seed, count=11):
 
 def test_the_sum_carries_the_noise_of_one_curator():
     """Ten sites, of which five are counted on and seven stay: decoded minus exact, over 40 keys x 1,001 entries, has the
-    variance z^2 (1024 + sqrt(1001))^2 / 1024^2 times 7 / 5, by a two-sided chi-squared test (false alarm 1 in 10,000)."""
+    variance 1.001 z^2 times 7 / 5, by a two-sided chi-squared test (false alarm 1 in 10,000)."""
     network = Dense((1000, 1))
     method = make(10, 100, network, honest=0.5)
     assert method.honest_sites == 5
@@ -52,7 +52,7 @@ def test_the_sum_carries_the_noise_of_one_curator():
             else np.sum([words[s]["g"] for s in stayed], axis=0)
         )
         squares += float(np.sum((method.grid(None).open(total) - exact) ** 2))
-    planned = (3.0 * (1 + np.sqrt(1001) / 1024)) ** 2 * 7 / 5
+    planned = 1.001 * 3.0**2 * 7 / 5
     low, high = stats.chi2.ppf([0.5e-4, 1 - 0.5e-4], keys * 1001)
     assert low < squares / planned < high
 

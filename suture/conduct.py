@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture import methods, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
+from suture.evaluation.fairness import by_column, fairness, gaps, group_thresholds, rates
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.federation import Training, first_rounds, global_and_sites, start, train
@@ -33,6 +35,7 @@ from suture.summary import Outcome, summarise
 from suture.training.local import Local
 from suture.world import World
 
+Scores = dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]
 CHECKPOINT_SECONDS = 1.0
 SITES_IN_HISTORY = 50
 """With more sites than this, every round's history holds the global metrics only; the final metrics hold all sites."""
@@ -275,6 +278,11 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
+        columns = self._groups()
+        y, p = _together(scores)
+        if columns and p.ndim == 1 and len(y):
+            entry["groups"] = {column: rates(y, p, values, threshold) for column, values in columns.items()}
+            entry["fairness"] = {column: gaps(y, p, values, threshold) for column, values in columns.items()}
         training.history.append(entry)
         if self.progress:
             step = Step(
@@ -300,17 +308,9 @@ class _Job:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
-        filled = [pair for pair in scores.values() if len(pair[0])] or [
-            (np.zeros(0, np.int32), np.zeros(0, np.float32))
-        ]
-        y, p = np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
+        y, p = _together(scores)
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
-        groups = {
-            group: np.concatenate([h.data.test_groups[group] for h in self.world.hospitals.values() if h.data.test])
-            for group in self.world.schema.groups
-            # None where no site may let exact figures leave, nor with folds: groups are read for test patients only.
-            if len(y) and not self.world.tested
-        }
+        groups = self._groups() if len(y) else {}
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
@@ -338,7 +338,56 @@ class _Job:
             seconds=seconds,
             label=self.method.label,
             facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
+            fairness=by_column(y, p, groups, threshold, patients=self._owners(), seed=self.seed) if two else {},
+            thresholds=self._thresholds(training, readers, scores) if two else {},
         )
+
+    def _groups(self) -> dict[str, NDArray[np.str_]]:
+        """The group of every test row, for each column. Nothing with folds: groups are read for test patients only."""
+        tested = [h.data for h in self.world.hospitals.values() if h.data.test]
+        if self.world.tested or not tested:  # or where no site may let exact figures leave
+            return {}
+        return {name: np.concatenate([data.test_groups[name] for data in tested]) for name in self.world.schema.groups}
+
+    def _owners(self) -> NDArray[np.int64]:
+        """Whose each test row is: intervals are over patients, not rows."""
+        starts = [h.data.test.starts for h in self.world.hospitals.values() if h.data.test]
+        counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(start) for start in starts)])
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def _thresholds(self, training: Training, readers: dict[str, Member], scores: Scores) -> dict[str, Any]:
+        """The gaps where every site decides by thresholds of its own for each protected group, fitted on its own training
+        patients. They stay at the site; what is measured here is exact, as all metrics of a run are."""
+        protected = self.world.schema.protected
+        if not self.study.evaluation.group_thresholds or protected is None or self.world.tested:
+            return {}
+        said, labels, names = [], [], []
+        for site, hospital in self.world.hospitals.items():
+            test, train_rows = hospital.data.test, hospital.data.train
+            if test is None or test.group is None or train_rows.group is None:
+                continue
+            own = self.method.predict(training.state, readers[site].own, train_rows.x, site)
+            fitted = np.repeat(train_rows.group, np.diff(train_rows.starts))
+            cut = group_thresholds(own, fitted, self.study.evaluation.threshold)
+            codes = np.repeat(test.group, np.diff(test.starts))
+            limits = np.array([cut.get(int(code), self.study.evaluation.threshold) for code in codes])
+            said.append((scores[site][1] >= limits).astype(np.float32))
+            labels.append(test.y)
+            names.append(hospital.data.test_groups[protected.column])
+        if not said:
+            return {}
+        y, p = np.concatenate(labels), np.concatenate(said)
+        found = fairness(y, p, np.concatenate(names), patients=self._owners(), seed=self.seed)
+        return {"column": protected.column, "accuracy": float(np.mean(y == p)), **found}
+
+
+def _together(scores: Scores) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Labels and risks of all sites' test rows, in the order of the sites."""
+    filled = {site: pair for site, pair in scores.items() if len(pair[0])}
+    if not filled:
+        return np.zeros(0, np.int32), np.zeros(0, np.float32)
+    y = np.concatenate([pair[0] for pair in filled.values()])
+    return y, np.concatenate([pair[1] for pair in filled.values()])
 
 
 def _own(members: dict[str, Member]) -> dict[str, dict[str, Any]]:

@@ -26,6 +26,7 @@ from suture.commands import erase as _erase
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
+from suture.commands import tune as _tune
 from suture.errors import RunError, StudyError, SutureError
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def init(
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
+app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 
 def _show(result: Result, as_json: bool) -> None:

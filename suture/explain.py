@@ -82,7 +82,16 @@ def _site(study: Study, base: Path, site: str) -> tuple[world.Place, SiteData, P
     passage = (
         admission.passage if admission else None
     )  # who is erased or withdrew is neither explained nor compared with
-    data = load(place.source, here.schema, here.outcome, site=site, holdout=0.0, split_key=key, passage=passage)
+    data = load(
+        place.source,
+        here.schema,
+        here.outcome,
+        site=site,
+        holdout=0.0,
+        split_key=key,
+        passage=passage,
+        images=world.images_of(study, base),
+    )
     return place, data, passage
 
 

@@ -67,6 +67,19 @@ class CohortSpec(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ImagesSpec(BaseModel):
+    """How a site's image files are read; see docs/imaging.md."""
+
+    model_config = _FROZEN
+
+    size: int = Field(default=64, ge=8, le=1024)
+    """Pixels along each side, after resampling."""
+    folder: str = ""
+    """Where the names in the table begin, seen from the table's own folder."""
+    broken: Literal["refuse", "skip"] = "refuse"
+    """What happens to a file that cannot be used."""
+
+
 class ModelSpec(BaseModel):
     """A dense network, where ``hidden = []`` is logistic regression, or for images a residual one."""
 
@@ -190,6 +203,7 @@ class Study(BaseModel):
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
+    images: ImagesSpec | None = None
     model: ModelSpec = ModelSpec()
     method: MethodSpec = MethodSpec()
     privacy: PrivacySpec | None = None
@@ -207,6 +221,27 @@ class Study(BaseModel):
         if isinstance(fields, dict) and isinstance(fields.get("cohort"), str):
             fields = {**fields, "cohort": {"name": fields["cohort"]}}
         return fields
+
+    @model_validator(mode="after")
+    def _sized(self) -> Study:
+        """The size is said once, in [images]; the schema, from which every model's width follows, takes it over."""
+        if self.table is None or self.table.image is None:
+            if self.images is not None and self.cohort is None:
+                raise ValueError('[images] needs a column of images: in [schema.features], image = { kind = "image" }')
+            return self
+        column, feature = self.table.image, self.table.features[self.table.image]
+        given = (
+            "size" in feature.model_fields_set and self.images is not None and "size" in self.images.model_fields_set
+        )
+        if self.images is not None and given and self.table.image_size != self.images.size:
+            raise ValueError(
+                f"images.size is {self.images.size} and schema.features.{column}.size is {self.table.image_size}; say it once"
+            )
+        size = self.images.size if self.images and "size" in self.images.model_fields_set else self.table.image_size
+        sized = self.table.model_copy(update={"features": {column: feature.model_copy(update={"size": size})}})
+        object.__setattr__(self, "table", sized)
+        object.__setattr__(self, "images", (self.images or ImagesSpec()).model_copy(update={"size": size}))
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -307,7 +342,10 @@ class Study(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, defaults included."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        fields = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if self.table is not None and self.table.image is not None:
+            del fields["schema"]["features"][self.table.image]["size"]  # [images] says it
+        return fields
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Study:
@@ -331,7 +369,7 @@ class Study(BaseModel):
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"not valid TOML: {error}") from None
-        known = {"study", "site", "schema", "model", "method", "privacy", "evaluation"}
+        known = {"study", "site", "schema", "images", "model", "method", "privacy", "evaluation"}
         strange = sorted(set(tables) - known)
         if strange:
             raise StudyError(f"unknown table {strange[0]!r}; expected {', '.join(sorted(known))}")
@@ -364,7 +402,7 @@ class Study(BaseModel):
             features = schema.pop("features", {})
             lines += _table("schema", schema)
             lines += _table("schema.features", features)
-        for key in ("model", "method", "privacy", "evaluation"):
+        for key in ("images", "model", "method", "privacy", "evaluation"):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"

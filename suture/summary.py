@@ -162,7 +162,8 @@ def summarise(
             **described(network_of(study, world)),
             "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
             "scaling": study.model.scaling,
-            "features": list(world.features),
+            # An image is one feature to a reader; its pixels' names would be thousands.
+            "features": list(world.features if world.schema.image is None else world.schema.features),
             "schema": world.schema.model_dump(mode="json", exclude_none=True),
         },
         "study": study.without_passwords().to_dict(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -31,9 +31,11 @@ from suture.privacy.ledger import Budget, Ledger
 from suture.privacy.mechanisms import derive, secure_key, seeded_key
 from suture.privacy.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.unit import concatenate
+from suture.runfolder import write_whole
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
 from suture.site.gate import Admission, Papers, admit, note_counts
 from suture.site.hospital import Hospital
+from suture.site.image_column import ImageFiles
 from suture.site.passage import Passage
 from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
@@ -104,6 +106,8 @@ def survey(study: Study, base: Path, seed: int) -> World:
         if cohorts.takes(study.cohort.name, "test_fraction"):
             fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
             options = {"test_fraction": fresh, **options}
+        if study.images is not None and cohorts.takes(study.cohort.name, "size"):
+            options = {"size": study.images.size, **options}
         cohort = cohorts.load(study.cohort.name, seed, **options)
         if study.outcome != cohort.outcome:
             raise StudyError(
@@ -115,6 +119,11 @@ def survey(study: Study, base: Path, seed: int) -> World:
             Place(site.name, site.region, site.table, site.test, homes and homes / site.name) for site in cohort.sites
         )
         schema = study.table or cohort.schema
+        if study.images is not None and schema.image_size != study.images.size:
+            found = "no images" if schema.image_size is None else f"images of {schema.image_size} x {schema.image_size}"
+            raise StudyError(
+                f"images.size is {study.images.size}, but cohort {cohort.name!r} has {found}; correct [images]"
+            )
         generated, classes = cohort.generated, study.classes or cohort.classes
         if study.private and schema.patient is None:
             raise StudyError(
@@ -127,7 +136,7 @@ def survey(study: Study, base: Path, seed: int) -> World:
         schema, generated, classes = study.table, False, study.classes or 2
     # Every site decides before any site is read.
     admissions = {place.name: _admit(study, schema, place, place.home) for place in places if place.home is not None}
-    sizes = {place.name: _count(study, schema, place, admissions.get(place.name)) for place in places}
+    sizes = {place.name: _count(study, schema, place, admissions.get(place.name), base) for place in places}
     empty = [site for site, patients in sizes.items() if not patients]
     if empty:
         raise DataError(
@@ -197,11 +206,22 @@ def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
         return admit(ledger, site_secret(home), place.papers, request(study, schema, place.name))
 
 
-def _count(study: Study, schema: Schema, place: Place, admission: Admission | None) -> int:
+def images_of(study: Study, base: Path) -> ImageFiles | None:
+    """Where the study's image files are, if it has any."""
+    return ImageFiles(base, study.images.folder, study.images.broken) if study.images else None
+
+
+def _count(study: Study, schema: Schema, place: Place, admission: Admission | None, base: Path) -> int:
     passage = admission.passage if admission else None
     holdout, key = _holdout(study, place), str(study.seed)
     patients = count_training_patients(
-        place.source, schema, site=place.name, holdout=holdout, split_key=key, passage=passage
+        place.source,
+        schema,
+        site=place.name,
+        holdout=holdout,
+        split_key=key,
+        passage=passage,
+        images=images_of(study, base),
     )
     if passage is not None and passage.kept_back:
         with closing(open_ledger(place, None)) as ledger:
@@ -448,11 +468,20 @@ def load_site(study: Study, world: World, place: Place) -> SiteData:
         classes=world.classes,
         passage=admission.passage if admission else None,
         scaling=study.model.scaling,
-        profile="exact" if profiled(study) else "",
+        profile="exact" if profiled(study) and world.schema.image is None else "",
+        images=images_of(study, world.base),
     )
+    if data.loaded.skipped and place.home is not None:
+        note_skipped(place.home, data.loaded.skipped)
     if admission is None or admission.exact_metrics:
         return data
     return SiteData(data.train, None, {}, replace(data.loaded, warnings=(), test_patients=0))
+
+
+def note_skipped(home: Path, skipped: Sequence[str]) -> None:
+    """The image files that were left out, by name, in the site's own folder: names may tell of patients."""
+    _make(home)
+    write_whole(home / "skipped-images.txt", ("\n".join(skipped) + "\n").encode())
 
 
 def pool(hospitals: Mapping[str, Hospital]) -> Hospital:

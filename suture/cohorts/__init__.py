@@ -11,7 +11,9 @@ from suture.cohorts.cohort import Cohort, CohortSite
 from suture.cohorts.eicu import eicu
 from suture.cohorts.icu import icu
 from suture.cohorts.outbreak import outbreak
+from suture.cohorts.pneumonia import pneumonia
 from suture.cohorts.public import har, heart, vsn
+from suture.cohorts.radiographs import radiographs
 from suture.errors import StudyError
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "icu",
     "load",
     "outbreak",
+    "pneumonia",
+    "radiographs",
     "takes",
     "vsn",
 ]
@@ -37,6 +41,8 @@ COHORTS: dict[str, Callable[..., Cohort]] = {
     "heart": heart,
     "har": har,
     "vsn": vsn,
+    "radiographs": radiographs,
+    "pneumonia": pneumonia,
 }
 """The built-in federations by the name a study file uses."""
 

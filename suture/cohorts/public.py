@@ -24,6 +24,8 @@ DOWNLOADS = {
     "header age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target added and .csv appended",
     "har": "https://archive.ics.uci.edu/dataset/341 (HAPT), as hapt_features.npz with X (rows x features), "
     "feature_names, subject and activity (1 to 12)",
+    "pneumoniamnist": "PneumoniaMNIST of MedMNIST v2 at 28 x 28 (https://medmnist.com, pneumoniamnist.npz), as "
+    "pneumoniamnist_28.npz with train_images, train_labels, val_images, val_labels, test_images, test_labels",
     "vsn": "the vehicle sensor network data of Duarte and Hu (2004), as vsn_ditto_train.npz with X, y (+1/-1) and sensor",
 }
 HOSPITALS = {

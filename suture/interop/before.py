@@ -41,6 +41,10 @@ def check(study: Study, base: Path, *, epsilon: float | None = None, site: str |
             "to every ledger, or --site NAME for one site's own free check"
         )
     here = world.survey(study, base, study.seed)
+    if here.schema.image is not None:
+        raise StudyError(
+            "suture interop compares columns of numbers, categories and flags; this study's feature is an image"
+        )
     if site is not None:
         return _alone(study, here, site)
     if epsilon is None:

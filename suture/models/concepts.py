@@ -26,7 +26,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.site.schema import Category, Feature, Flag, Number, Schema
+from suture.errors import StudyError
+from suture.site.schema import Category, Feature, Flag, Image, Number, Schema
 
 Kind = Literal["value", "below", "above", "low", "high", "is", "missing"]
 NONE = -1
@@ -134,6 +135,10 @@ def dictionary(schema: Schema) -> Concepts:
     items: list[Concept] = []
     column = 0
     for name, feature in schema.features.items():
+        if isinstance(feature, Image):
+            raise StudyError(
+                f"column {name!r} is an image: readable concepts are made from numbers, categories and flags"
+            )
         width = len(feature.values) if isinstance(feature, Category) else 1
         marked = schema.missing_rule(name) == "indicator"
         missing = column + width if marked else NONE
@@ -160,7 +165,7 @@ def label_of(name: str, feature: Feature) -> str:
     return feature.label or name.replace("_", " ").strip().capitalize()
 
 
-def _of_feature(name: str, feature: Feature, column: int, missing: int) -> list[Concept]:
+def _of_feature(name: str, feature: Number | Category | Flag, column: int, missing: int) -> list[Concept]:
     label = label_of(name, feature)
     flags = (feature.protected, feature.proxy)
 

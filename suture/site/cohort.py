@@ -9,6 +9,7 @@ not leave the site; the number of training patients is the one figure that the s
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
+from suture.site import image_column
+from suture.site.image_column import ImageFiles
 from suture.site.passage import Passage, sql_key
 from suture.site.preprocess import (
     MISSING,
@@ -28,12 +31,12 @@ from suture.site.preprocess import (
     encode,
     fitted_scales,
     marked,
-    numbers,
     outcome_vocabulary,
-    sql_number,
     sql_text,
+    sql_typed,
     standardise,
     texts,
+    typed,
     vocabulary_of,
 )
 from suture.site.profile import Profile, take
@@ -59,6 +62,8 @@ class Loaded:
     clipped: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Image files that could not be used and were skipped, by name: for a list in the site's home, and nowhere else."""
 
     @property
     def positives(self) -> int:
@@ -82,9 +87,18 @@ class SiteData:
 
 
 def count_training_patients(
-    source: Place, schema: Schema, *, site: str, holdout: float, split_key: str, passage: Passage | None = None
+    source: Place,
+    schema: Schema,
+    *,
+    site: str,
+    holdout: float,
+    split_key: str,
+    passage: Passage | None = None,
+    images: ImageFiles | None = None,
 ) -> int:
     """How many patients the site will train on. Reads the patient column, those of the cohort rule, and nothing else.
+
+    Except where broken image files are skipped: then each file is tried, because only a row with a usable file passes.
 
     The study takes this number as public, and plans the noise with it before any clinical value is read.
 
@@ -94,11 +108,20 @@ def count_training_patients(
     3
     """
     source = source_of(source)
-    read = read_columns(source, schema, None, Vocabulary({}), site, holdout, split_key, passage)
+    images = images or ImageFiles()
+    tried = schema.image is not None and images.broken == "skip" and isinstance(source, SourceSpec)
+    read = read_columns(source, schema, None, Vocabulary({}), site, holdout, split_key, passage, files=tried)
     problems = row_problems(read, schema)
     if problems:
         raise refusal(source, site, problems)
-    return len(distinct(read.keys[~held_out(read.keys, holdout)]))
+    keys = read.keys
+    if tried and schema.image is not None and schema.image_size is not None:
+        root = images.root(source)
+        found = image_column.find_unusable(read.features[schema.image].tolist(), root, schema.image_size)
+        if len(found) == len(keys):
+            raise refusal(source, site, [image_column.problem(schema.image, found, root)])
+        keys = np.delete(keys, [one.row for one in found], axis=0)
+    return len(distinct(keys[~held_out(keys, holdout)]))
 
 
 def load(
@@ -114,12 +137,14 @@ def load(
     passage: Passage | None = None,
     scaling: str = "bounds",
     profile: str = "",
+    images: ImageFiles | None = None,
 ) -> SiteData:
     """Read, validate, encode and split one site's rows; every problem of a table in one `DataError`.
 
     With ``test_source`` the two tables are the split, and ``holdout`` must be 0. ``passage`` says whose rows may be used.
     With ``scaling="site"`` numbers are standardised by the training rows' own means (iFedAvg, paper 003, section 4): not
     private, see `standardise`. ``profile`` asks for the columns in figures: "exact", or "clipped" to the declared bounds.
+    ``images`` says where the files of an image column are.
 
     >>> table = {"id": np.array([7, 7, 8]), "age": np.array([20.0, 30, 40]), "ill": np.array([0, 1, 0])}
     >>> schema = Schema.parse({"patient": "id", "features": {"age": {"kind": "number", "low": 20, "high": 40}}})
@@ -133,7 +158,7 @@ def load(
         raise StudyError(f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it there")
     # Standardising needs to know what is missing, so it is marked first, and unmarked where the schema asks for no mark.
     encoded = marked(schema) if scaling == "site" else schema
-    arguments = (encoded, outcome, classes, site, split_key, passage, profile)
+    arguments = (encoded, outcome, classes, site, split_key, passage, profile, images or ImageFiles())
     parts = [_part(source_of(source), holdout, *arguments)]
     if test_source is not None:
         parts.append(_part(source_of(test_source), 1.0, *arguments))
@@ -152,6 +177,7 @@ def load(
         clipped=_added([part.counts.clipped for part in parts]),
         missing=_added([part.counts.missing for part in parts]),
         warnings=_warnings(parts, schema, site, expects_test=holdout > 0 or len(parts) > 1),
+        skipped=tuple(f"{one.name}: {one.reason}" for part in parts for one in part.skipped),
     )
     scales: dict[int, tuple[float, float]] = {}
     if scaling == "site":
@@ -178,10 +204,11 @@ class _Read:
     """The code of each row's protected group, where the schema declares one."""
 
 
-def _wanted(schema: Schema, outcome: str | None) -> list[str]:
+def _wanted(schema: Schema, outcome: str | None, files: bool = False) -> list[str]:
     """The columns to read: all that the study names, or (to count patients) only the patient's and the cohort rule's."""
     patient = [] if schema.patient is None else [schema.patient]
     patient += [condition.column for condition in schema.include]
+    patient += [schema.image] if files and schema.image is not None else []
     return patient if outcome is None else [*patient, outcome, *schema.features, *schema.groups]
 
 
@@ -194,15 +221,18 @@ def read_columns(
     holdout: float,
     split_key: str,
     passage: Passage | None,
+    *,
+    files: bool = False,
 ) -> _Read:
+    """A table's typed columns; with no outcome the patients only, and with ``files`` the names of their images too."""
     passage = passage or Passage("")
     if not 0 <= holdout <= 1:
         raise StudyError(f"evaluation.holdout must be from 0 to 1 (0.2 holds out a fifth), found {holdout:g}")
     if not isinstance(source, SourceSpec):
         check_columns(list(source), _wanted(schema, outcome), f"site {site!r} (in memory)")
         return _read_memory(passage.kept_in_memory(source, schema), schema, outcome, labels, holdout, split_key)
-    with open_table(source, _wanted(schema, outcome), site=site) as opened:
-        wanted = _expressions(opened, source, schema, outcome, labels, holdout, split_key)
+    with open_table(source, _wanted(schema, outcome, files), site=site) as opened:
+        wanted = _expressions(opened, source, schema, outcome, labels, holdout, split_key, files)
         found = opened.select({**wanted, **passage.expressions(opened, source, schema)})
     found = passage.kept(found)
     if schema.patient is None:
@@ -213,7 +243,7 @@ def read_columns(
         keys,
         absent,
         found.get("y", np.zeros(0, np.int16)),
-        {name: found.pop(f"f{i}") for i, name in enumerate(schema.features) if outcome is not None},
+        {name: found.pop(f"f{i}") for i, name in enumerate(schema.features) if f"f{i}" in found},
         {name: found.pop(f"g{i}") for i, name in enumerate(schema.groups) if outcome is not None},
         found.get("protected"),
     )
@@ -227,6 +257,7 @@ def _expressions(
     labels: Vocabulary,
     holdout: float,
     split_key: str,
+    files: bool,
 ) -> dict[str, str]:
     """What to ask of DuckDB, so that one pass over the rows gives every typed column."""
     if schema.patient is None:
@@ -236,14 +267,13 @@ def _expressions(
         high, low = sql_key(patient, split_key)
         wanted = {"hi": high, "lo": low, "absent": f"{patient} IS NULL"}
         tested = "true" if holdout >= 1 else f"{wanted['hi']} < {limit(holdout)}"
+    if outcome is None and not files:
+        return wanted
+    for i, (name, feature) in enumerate(schema.features.items()):
+        wanted[f"f{i}"] = sql_typed(opened, spec, name, feature)
     if outcome is None:
         return wanted
     wanted["y"] = labels.sql(sql_text(opened, spec, outcome))
-    for i, (name, feature) in enumerate(schema.features.items()):
-        if isinstance(feature, Number):
-            wanted[f"f{i}"] = sql_number(opened, spec, name)
-        else:
-            wanted[f"f{i}"] = vocabulary_of(feature).sql(sql_text(opened, spec, name))
     for i, name in enumerate(schema.groups):
         # Only the groups of test patients are ever looked at.
         group = f"coalesce({sql_text(opened, spec, name)}, '{NO_GROUP}')"
@@ -271,10 +301,7 @@ def _read_memory(
         keys = hashed([identifier or "" for identifier in identifiers], split_key)
     if outcome is None:
         return _Read(keys, absent, np.zeros(0, np.int16), {}, {})
-    features = {
-        name: numbers(columns[name]) if isinstance(feature, Number) else codes(columns[name], vocabulary_of(feature))
-        for name, feature in schema.features.items()
-    }
+    features = {name: typed(columns[name], feature) for name, feature in schema.features.items()}
     tested = held_out(keys, holdout)
     groups = {}
     for name in schema.groups:
@@ -301,6 +328,7 @@ class _Part:
     counts: Counts
     class_rows: NDArray[np.int64]
     profile: Profile | None
+    skipped: tuple[image_column.Unusable, ...] = ()
 
 
 def _part(
@@ -313,16 +341,16 @@ def _part(
     split_key: str,
     passage: Passage | None,
     profile: str,
+    images: ImageFiles,
 ) -> _Part:
     read = read_columns(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key, passage)
-    order = _order(read)
+    order, counts = _order(read), Counts()
+    profiled = {name: values[order] for name, values in read.features.items()} if profile else {}
+    order, x, skipped, problems = _matrix(read, order, schema, source, images, counts)
     keys, y = read.keys[order], read.outcome[order].astype(np.int32)
     tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
     groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
-    counts = Counts()
-    typed = {name: values[order] for name, values in read.features.items()} if profile else {}
-    x = encode(read.features, schema, order, counts)
-    problems = row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
+    problems += row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
     problems += _undeclared(read, schema)
     if problems:
         raise refusal(source, site, problems)
@@ -341,8 +369,23 @@ def _part(
         patients=keys[first],
         counts=counts,
         class_rows=np.bincount(y, minlength=count),
-        profile=take(typed, y, np.append(first, len(y)), schema, count, profile == "clipped") if typed else None,
+        profile=take(profiled, y, np.append(first, len(y)), schema, count, profile == "clipped") if profiled else None,
+        skipped=skipped,
     )
+
+
+def _matrix(
+    read: _Read, order: NDArray[np.intp], schema: Schema, source: Source, images: ImageFiles, counts: Counts
+) -> tuple[NDArray[np.intp], NDArray[np.float32], tuple[image_column.Unusable, ...], list[str]]:
+    """The order of the rows that train, their encoded values, the files that were skipped, and reasons to refuse."""
+    if schema.image is None or schema.image_size is None or not isinstance(source, SourceSpec):
+        return order, encode(read.features, schema, order, counts), (), []
+    root = images.root(source)
+    x, unusable = image_column.read_files(read.features[schema.image][order].tolist(), root, schema.image_size)
+    if unusable and (images.broken == "refuse" or len(unusable) == len(order)):
+        return order, x, (), [image_column.problem(schema.image, unusable, root)]
+    gone = [one.row for one in unusable]
+    return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable), []
 
 
 def _order(read: _Read) -> NDArray[np.intp]:
@@ -353,10 +396,17 @@ def _order(read: _Read) -> NDArray[np.intp]:
         return order
     content = read.outcome.astype(np.uint64)
     for column in (*read.features.values(), *([] if read.protected is None else [read.protected])):
-        bits = column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
-        content = (content ^ bits) * np.uint64(0x9E3779B97F4A7C15)
+        content = (content ^ _bits(column)) * np.uint64(0x9E3779B97F4A7C15)
         content ^= content >> np.uint64(29)
     return np.lexsort((content, lo, hi))
+
+
+def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
+    """64 bits of each row's value: of a number itself, of an image or a file's name a digest."""
+    if column.ndim == 1 and column.dtype.kind not in "OU":
+        return column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
+    raw = (value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes() for value in column)
+    return np.array([int.from_bytes(hashlib.blake2b(one, digest_size=8).digest()) for one in raw], np.uint64)
 
 
 def row_problems(read: _Read, schema: Schema) -> list[str]:
@@ -431,6 +481,9 @@ def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bo
     for name, count in _added([part.counts.missing for part in parts]).items():
         told = "" if schema.missing_rule(name) == "indicator" else '; missing = "indicator" would tell the model which'
         warnings.append(f"column {name!r}: {count} of {_rows(rows)} without a value, filled with the neutral one{told}")
+    skipped = [one for part in parts for one in part.skipped]
+    if skipped and schema.image is not None:
+        warnings.append(image_column.warning(schema.image, skipped, rows + len(skipped)))
     if train.rows and len(np.unique(train.y)) == 1:
         warnings.append("all training rows have the same outcome: the site can train, but alone it learns nothing")
     if not train.rows:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from suture.errors import DataError
 from suture.site.passage import Passage
-from suture.site.preprocess import Counts, codes, encode, numbers, sql_number, sql_text, texts, vocabulary_of
+from suture.site.preprocess import Counts, encode, sql_text, sql_typed, texts, typed
 from suture.site.records import Source, SourceSpec, check_columns, open_table
-from suture.site.schema import Number, Schema
+from suture.site.schema import Schema
 
 
 def patient_rows(
@@ -42,8 +42,7 @@ def patient_rows(
 def _from_memory(table: Any, schema: Schema) -> dict[str, NDArray[Any]]:
     found = {"patient": np.asanyarray(table[schema.patient])}
     for name, feature in schema.features.items():
-        column = np.asanyarray(table[name])
-        found[name] = numbers(column) if isinstance(feature, Number) else codes(column, vocabulary_of(feature))
+        found[name] = typed(np.asanyarray(table[name]), feature)
     return found
 
 
@@ -53,11 +52,7 @@ def _from_file(spec: SourceSpec, schema: Schema, site: str, passage: Passage | N
     with open_table(spec, [*dict.fromkeys([patient, *schema.features, *ruled])], site=site) as opened:
         wanted = {"p": sql_text(opened, spec, patient)}
         for i, (name, feature) in enumerate(schema.features.items()):
-            wanted[f"f{i}"] = (
-                sql_number(opened, spec, name)
-                if isinstance(feature, Number)
-                else vocabulary_of(feature).sql(sql_text(opened, spec, name))
-            )
+            wanted[f"f{i}"] = sql_typed(opened, spec, name, feature)
         found = opened.select(wanted | (passage.expressions(opened, spec, schema) if passage else {}))
     found = passage.kept(found) if passage else found
     return {"patient": found["p"], **{name: found[f"f{i}"] for i, name in enumerate(schema.features)}}

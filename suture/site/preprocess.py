@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from suture.site.image_column import in_memory
 from suture.site.records import Opened, SourceSpec, quoted
-from suture.site.schema import Category, Flag, Number, Schema
+from suture.site.schema import Category, Feature, Flag, Image, Number, Schema
 
 MISSING, UNKNOWN = -1, -2
 """Codes of a value that is not there, and of one that the schema does not declare."""
@@ -123,6 +124,15 @@ def sql_number(opened: Opened, spec: SourceSpec, column: str) -> str:
     return f"coalesce(TRY_CAST({point} AS DOUBLE), CASE WHEN {text} IS NULL THEN 'nan' ELSE 'inf' END::DOUBLE)"
 
 
+def sql_typed(opened: Opened, spec: SourceSpec, column: str, feature: Feature) -> str:
+    """A feature as its typed column; of an image the name of its file, empty where there is none."""
+    if isinstance(feature, Number):
+        return sql_number(opened, spec, column)
+    if isinstance(feature, Image):
+        return f"coalesce({sql_text(opened, spec, column)}, '')"
+    return vocabulary_of(feature).sql(sql_text(opened, spec, column))
+
+
 # --- parsing in NumPy -------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +188,13 @@ def codes(column: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.int16]:
     return np.array([known[text] for text in found], np.int16)
 
 
+def typed(column: NDArray[Any], feature: Feature) -> NDArray[Any]:
+    """A feature in memory as its typed column, as `sql_typed` gives it; images as they are."""
+    if isinstance(feature, Number):
+        return numbers(column)
+    return column if isinstance(feature, Image) else codes(column, vocabulary_of(feature))
+
+
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +228,8 @@ def encode(
     j = 0
     for name, feature in schema.features.items():
         values = columns.pop(name) if order is None else columns.pop(name)[order]
+        if isinstance(feature, Image):  # which is then the only feature
+            return in_memory(values, feature.size, name)
         if isinstance(feature, Number):
             absent = np.isnan(values)
             _count(counts.not_a_number, name, np.isinf(values))

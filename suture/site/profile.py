@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from suture.errors import StudyError
 from suture.privacy.mechanisms import generator
 from suture.site.preprocess import MISSING
-from suture.site.schema import Category, Number, Schema
+from suture.site.schema import Category, Image, Number, Schema
 
 Floats = NDArray[np.float64]
 
@@ -97,6 +98,8 @@ def take(
     recorded, total, squares, outside = [], [], [], []
     for name, feature in schema.features.items():
         raw = columns[name]
+        if isinstance(feature, Image):
+            raise StudyError(f"column {name!r} is an image: columns are compared in figures, and an image has none")
         if isinstance(feature, Number):
             there = ~np.isnan(raw)
             value = np.where(there, 2 * (raw - feature.low) / (feature.high - feature.low) - 1, 0.0)

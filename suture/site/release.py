@@ -90,6 +90,8 @@ def read_column(
         )
     if schema.patient is None:
         raise StudyError('a release protects patients: set schema.patient = "<column that identifies the patient>"')
+    if column == schema.image:
+        raise StudyError(f"column {column!r} is an image, of which no figure is released; ask for the outcome")
     chosen = column if column in schema.features else next(iter(schema.features))
     narrow = schema.model_copy(update={"features": {chosen: schema.features[chosen]}, "groups": (), "protected": None})
     read = read_columns(source, narrow, outcome, outcome_vocabulary(2), site, 0.0, "releases", passage)

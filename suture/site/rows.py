@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError
-from suture.site.preprocess import Counts, codes, encode, numbers, vocabulary_of
+from suture.site.image_column import of_any
+from suture.site.preprocess import Counts, encode, typed
 from suture.site.records import check_columns
-from suture.site.schema import Number, Schema
+from suture.site.schema import Schema
 
 
 def encode_rows(columns: Mapping[str, Any], schema: Schema) -> NDArray[np.float32]:
@@ -22,14 +23,11 @@ def encode_rows(columns: Mapping[str, Any], schema: Schema) -> NDArray[np.float3
     [[-1.0], [0.0]]
     """
     check_columns(list(columns), list(schema.features), "the rows to score")
-    typed = {
-        name: numbers(np.asarray(columns[name]))
-        if isinstance(feature, Number)
-        else codes(np.asarray(columns[name]), vocabulary_of(feature))
-        for name, feature in schema.features.items()
-    }
+    if schema.image is not None and schema.image_size is not None:
+        return of_any(columns[schema.image], schema.image_size, schema.image)
+    given = {name: typed(np.asarray(columns[name]), feature) for name, feature in schema.features.items()}
     counts = Counts()
-    matrix = encode(typed, schema, None, counts)
+    matrix = encode(given, schema, None, counts)
     wrong = {**counts.not_a_number, **counts.not_declared}
     if wrong:
         named = ", ".join(f"{name!r} ({count})" for name, count in wrong.items())

@@ -9,6 +9,7 @@ own. Numbers are scaled by their declared bounds, categories and flags by their 
 | number   | one column, ``2 (x - low) / (high - low) - 1`` clipped to [-1, 1]  | 0, the middle of the bounds |
 | flag     | one column, 0 or 1                                                 | 0.5                        |
 | category | one column a declared value, 0 or 1                                | 0 in every column          |
+| image    | one column a pixel, row by row, 0 (dark) to 1                      | see `Image`                |
 
 A feature with ``missing = "indicator"``, which is the default, has one more column, 1 where the value is missing, right
 after its own.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -38,6 +40,7 @@ EXAMPLES = {
     "number": 'age = { kind = "number", low = 18, high = 100, unit = "years" }',
     "category": 'sex = { kind = "category", values = ["F", "M"] }',
     "flag": 'smoker = { kind = "flag" }',
+    "image": 'image = { kind = "image" }',
 }
 """One correct line of each kind, shown by the errors."""
 
@@ -158,7 +161,23 @@ class Flag(_Frozen):
     missing: Missing | None = None
 
 
-Feature = Annotated[Number | Category | Flag, Field(discriminator="kind")]
+class Image(_Frozen):
+    """A column that names one image file a row; in a built-in cohort, the images themselves. See docs/imaging.md.
+
+    An image is resampled to ``size`` x ``size`` pixels of one channel from 0 to 1. It is the only feature of its schema:
+    other columns can be groups. A file that is missing or broken is refused, or its row skipped, as the study's
+    ``[images]`` table says.
+
+    >>> Image(size=32).size
+    32
+    """
+
+    kind: Literal["image"] = "image"
+    size: int = Field(default=64, ge=8, le=1024)
+    label: str = ""
+
+
+Feature = Annotated[Number | Category | Flag | Image, Field(discriminator="kind")]
 
 
 class Protected(_Frozen):
@@ -214,8 +233,11 @@ class Schema(_Frozen):
             raise ValueError(
                 f"protected.column must be one of groups {list(self.groups)}, found {self.protected.column!r}; add it there"
             )
-        names = feature_names(self)
-        twice = sorted({name for name in names if names.count(name) > 1})
+        if len(self.features) > 1 and any(isinstance(feature, Image) for feature in self.features.values()):
+            raise ValueError(
+                "an image must be the only feature; move the other columns of [schema.features] to groups, or drop them"
+            )
+        twice = sorted(name for name, times in Counter(feature_names(self)).items() if times > 1)
         if twice:
             raise ValueError(f"two features give the same encoded column {twice[0]!r}; rename one of them")
         return self
@@ -227,7 +249,26 @@ class Schema(_Frozen):
         >>> schema.missing_rule("smoker"), schema.missing_rule("diabetic")
         ('fill', 'refuse')
         """
-        return self.features[feature].missing or self.missing
+        declared = self.features[feature]
+        return "refuse" if isinstance(declared, Image) else declared.missing or self.missing
+
+    @property
+    def image(self) -> str | None:
+        """The column that names image files, or None for an ordinary table.
+
+        >>> Schema(features={"film": Image()}).image
+        'film'
+        """
+        return next((name for name, feature in self.features.items() if isinstance(feature, Image)), None)
+
+    @property
+    def image_size(self) -> int | None:
+        """Pixels along each side of an image, or None for an ordinary table.
+
+        >>> Schema(features={"film": Image(size=32)}).image_size, Schema(features={"smoker": Flag()}).image_size
+        (32, None)
+        """
+        return next((feature.size for feature in self.features.values() if isinstance(feature, Image)), None)
 
     @property
     def width(self) -> int:
@@ -246,7 +287,7 @@ class Schema(_Frozen):
         2
         >>> Schema.parse({"features": {"age": {"kind": "date"}}})
         Traceback (most recent call last):
-        suture.errors.StudyError: schema.features.age: kind must be "number", "category" or "flag"; \
+        suture.errors.StudyError: schema.features.age: kind must be "number", "category", "flag" or "image"; \
 for example: age = { kind = "number", low = 18, high = 100, unit = "years" }
         """
         try:
@@ -261,9 +302,14 @@ def feature_names(schema: Schema) -> tuple[str, ...]:
     >>> age, smoker = Number(low=18, high=98), Flag(missing="fill")
     >>> feature_names(Schema(missing="indicator", features={"age": age, "smoker": smoker}))
     ('age', 'age (missing)', 'smoker')
+    >>> feature_names(Schema(features={"film": Image(size=8)}))[-1]
+    'film 7,7'
     """
     names: list[str] = []
     for name, feature in schema.features.items():
+        if isinstance(feature, Image):
+            names += [f"{name} {i},{j}" for i in range(feature.size) for j in range(feature.size)]
+            continue
         names += [f"{name} = {value}" for value in feature.values] if isinstance(feature, Category) else [name]
         if schema.missing_rule(name) == "indicator":
             names.append(f"{name} (missing)")
@@ -292,7 +338,7 @@ def explain(error: ValidationError, where: str) -> str:
                 kind = location.pop(branch)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"].startswith("union_tag"):
-            message = 'kind must be "number", "category" or "flag"'
+            message = 'kind must be "number", "category", "flag" or "image"'
             kind = "number"
         if problem["type"] == "extra_forbidden":
             message = "this setting is not known"

@@ -73,8 +73,11 @@ def test_indicator_columns_follow_the_declaration_only() -> None:
             {"sex": {"kind": "category", "values": ["F", " M"]}},
             r"must not begin or end with spaces; write \['F', 'M'\]",
         ),
-        ({"sex": {"kind": "text"}}, r'schema\.features\.sex: kind must be "number", "category" or "flag"; for example'),
-        ({"sex": {}}, r'schema\.features\.sex: kind must be "number", "category" or "flag"'),
+        (
+            {"sex": {"kind": "text"}},
+            r'schema\.features\.sex: kind must be "number", "category", "flag" or "image"; for',
+        ),
+        ({"sex": {}}, r'schema\.features\.sex: kind must be "number", "category", "flag" or "image"'),
         ({"age": {**AGE, "lo": 3}}, r"schema\.features\.age\.lo: this setting is not known; for example"),
         ({"flag": {"kind": "flag", "missing": "maybe"}}, r"schema\.features\.flag\.missing"),
         ({}, r"schema: at least one feature is needed"),

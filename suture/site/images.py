@@ -1,0 +1,278 @@
+"""One image file to a square of pixels from 0 (dark) to 1: DICOM, PNG and NPZ, read inside the site.
+
+Every pixel is a function of its own file and of the public size, so nothing is fitted on patients. In order, for DICOM
+(PS3.3 C.7.6.3, C.11.1, C.11.2): stored values, modality LUT or rescale slope and intercept, VOI LUT or window, polarity.
+Then, for all: padding to a square, area averaging.
+
+Messages of the decoding libraries can quote header values, so they are never passed on: a file that cannot be used is
+described in our own words. Only one-channel, one-frame images are read: what a colour capture or a series shows is not
+one radiograph.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import MissingExtra
+
+Floats = NDArray[np.float32]
+MOST_PIXELS = 100_000_000
+"""Larger pictures are refused before they are decoded: a few bytes can promise any number of pixels."""
+KINDS = "DICOM, PNG and NPZ files"
+
+
+class BrokenImage(Exception):
+    """The file cannot be used; the message says why without quoting anything from it."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A square of pixels, and what the file says about itself that describes no person."""
+
+    pixels: Floats
+    header: dict[str, str | int] = field(default_factory=dict)
+
+
+def read_image(path: Path, size: int) -> Picture:
+    """Read one file and resample it to ``size`` x ``size``, or `BrokenImage`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "film.npz"
+    >>> np.savez(path, image=np.array([[0, 255], [255, 0]], np.uint8))
+    >>> read_image(path, 2).pixels.tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(132)
+    except FileNotFoundError:
+        raise BrokenImage("there is no such file") from None
+    except OSError as error:
+        raise BrokenImage(f"the file cannot be opened ({type(error).__name__})") from None
+    if not start:
+        raise BrokenImage("the file is empty")
+    if start[128:] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
+        grey, header = _dicom(path)
+    elif start.startswith(b"\x89PNG"):
+        grey, header = _png(path)
+    elif start.startswith(b"PK") and path.suffix.lower() == ".npz":
+        grey, header = _npz(path)
+    else:
+        raise BrokenImage(f"is none of {KINDS}")
+    if not np.isfinite(grey).all():
+        raise BrokenImage("has pixels that are not numbers")
+    return Picture(np.clip(resample(square(grey), size), 0, 1), header)
+
+
+def square(grey: Floats) -> Floats:
+    """The image in the middle of a black square: its shape is kept, whatever the film's format.
+
+    >>> square(np.ones((1, 3), np.float32)).tolist()
+    [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+    """
+    rows, columns = grey.shape
+    side = max(rows, columns)
+    above, left = (side - rows) // 2, (side - columns) // 2
+    return np.pad(grey, ((above, side - rows - above), (left, side - columns - left)))
+
+
+def resample(grey: Floats, size: int) -> Floats:
+    """Area averaging: a new pixel is the mean of what it covers of the old ones, so nothing aliases.
+
+    >>> resample(np.array([[0, 1], [1, 1]], np.float32), 1).tolist()
+    [[0.75]]
+    >>> resample(np.array([[0, 1], [1, 0]], np.float32), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    if grey.shape == (size, size):
+        return grey
+    down, across = (_cover(length, size) for length in grey.shape)
+    return np.asarray(down @ grey @ across.T, np.float32)
+
+
+def _cover(old: int, new: int) -> Floats:
+    """new x old: the share of each old pixel in each new one; every row sums to 1."""
+    edges = np.arange(new + 1) * (old / new)
+    low, high = edges[:-1, None], edges[1:, None]
+    at = np.arange(old)[None, :]
+    overlap = np.clip(np.minimum(high, at + 1) - np.maximum(low, at), 0, None)
+    return np.asarray(overlap * (new / old), np.float32)
+
+
+# --- DICOM ------------------------------------------------------------------------------------------------------------
+
+
+def library(name: str, what: str) -> Any:
+    """An optional package, or the install command."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingExtra(f"{what} needs {name.split('.')[0]}: pip install 'suture[imaging]'") from None
+
+
+def _dicom(path: Path) -> tuple[Floats, dict[str, str | int]]:
+    pydicom = library("pydicom", "reading DICOM files")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom's warnings quote header values
+        try:
+            image = pydicom.dcmread(path)
+            frames, samples = int(image.get("NumberOfFrames") or 1), int(image.get("SamplesPerPixel", 1))
+            polarity = str(image.get("PhotometricInterpretation", ""))
+            extent = (int(image.get("Rows", 0)), int(image.get("Columns", 0)))
+        except Exception as error:
+            raise BrokenImage(f"cannot be read as DICOM ({type(error).__name__})") from None
+        if "PixelData" not in image or not extent[0] * extent[1]:
+            raise BrokenImage("is a DICOM file without an image")
+        if frames > 1:
+            raise BrokenImage(f"has {frames} frames; one-frame images are read only")
+        if samples != 1 or polarity not in ("MONOCHROME1", "MONOCHROME2"):
+            raise BrokenImage("is not monochrome (MONOCHROME1 or MONOCHROME2)")
+        if extent[0] * extent[1] > MOST_PIXELS:
+            raise BrokenImage(f"has over {MOST_PIXELS:,} pixels")
+        stored = _decoded(image)
+        try:
+            grey = _shown(pydicom, image, stored)
+        except Exception as error:
+            raise BrokenImage(
+                f"its rescale, window or lookup table cannot be applied ({type(error).__name__})"
+            ) from None
+    if polarity == "MONOCHROME1":  # in which low values are bright
+        grey = 1 - grey
+    padding = image.get("PixelPaddingValue")
+    if isinstance(padding, int):
+        grey = np.where(stored == padding, np.float32(0), grey)
+    header: dict[str, str | int] = {
+        "format": "DICOM",
+        "rows": extent[0],
+        "columns": extent[1],
+        "bits": int(image.get("BitsStored", 0)),
+        "polarity": polarity,
+        "modality": str(image.get("Modality", "")),
+        "syntax": str(image.file_meta.get("TransferSyntaxUID", "")) if hasattr(image, "file_meta") else "",
+        "burnt_in": str(image.get("BurnedInAnnotation", "")).upper(),
+    }
+    return np.asarray(grey, np.float32), header
+
+
+def _decoded(image: Any) -> NDArray[Any]:
+    """The stored values; a decoder that is not installed stops the study, because it is no fault of the file."""
+    syntax = getattr(getattr(image, "file_meta", None), "TransferSyntaxUID", None)
+    if syntax is not None and syntax.is_compressed:
+        get_decoder = library("pydicom.pixels", "reading DICOM files").get_decoder
+        try:
+            decoder = get_decoder(syntax)
+        except NotImplementedError:
+            raise BrokenImage(f"is compressed in a way that no decoder knows ({syntax})") from None
+        if not decoder.is_available:
+            raise MissingExtra(
+                f"images compressed as {syntax.name} need a decoder that is not installed: pip install 'suture[imaging]'"
+            )
+    try:
+        return np.asarray(image.pixel_array)
+    except Exception as error:
+        raise BrokenImage(f"its pixels cannot be decoded ({type(error).__name__})") from None
+
+
+def _shown(pydicom: Any, image: Any, stored: NDArray[Any]) -> NDArray[np.float64]:
+    """What a viewer would show first, from 0 to 1: modality LUT, then VOI LUT, window, or the image's own range."""
+    pixels = library("pydicom.pixels", "reading DICOM files")
+    values = np.asarray(pixels.apply_modality_lut(stored, image), np.float64)
+    if image.get("VOILUTSequence"):
+        table = image.VOILUTSequence[0]
+        looked_up = pixels.apply_voi(values.astype(np.int64), image, index=0)
+        return np.asarray(looked_up, np.float64) / (2.0 ** int(table.LUTDescriptor[2]) - 1)
+    centre, width = _first(image.get("WindowCenter")), _first(image.get("WindowWidth"))
+    if centre is not None and width is not None:
+        return windowed(values, centre, width, str(image.get("VOILUTFunction") or "LINEAR").upper())
+    padding = image.get("PixelPaddingValue")
+    real = values[stored != padding] if isinstance(padding, int) else values
+    low, high = (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
+    return np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
+
+
+def _first(value: Any) -> float | None:
+    """The first of several windows: the one a viewer shows."""
+    if value is None or value == "":
+        return None
+    return float(value[0]) if hasattr(value, "__len__") and not isinstance(value, str) else float(value)
+
+
+def windowed(values: NDArray[np.float64], centre: float, width: float, function: str = "LINEAR") -> NDArray[np.float64]:
+    """A window as the standard defines it (PS3.3 C.11.2.1.2, C.11.2.1.3), onto 0 to 1.
+
+    >>> windowed(np.array([0.0, 100.0, 127.5, 255.0]), 128, 256).round(4).tolist()
+    [0.0, 0.3922, 0.5, 1.0]
+    >>> windowed(np.array([0.0, 128.0, 256.0]), 128, 256, "LINEAR_EXACT").tolist()
+    [0.0, 0.5, 1.0]
+    """
+    if function == "SIGMOID":
+        return np.asarray(1 / (1 + np.exp(-4 * (values - centre) / width)))
+    if function == "LINEAR_EXACT":
+        return np.clip((values - centre) / width + 0.5, 0, 1)
+    if width < 1:
+        raise ValueError("a LINEAR window is at least 1 wide")
+    if width == 1:
+        return np.where(values <= centre - 0.5, 0.0, 1.0)
+    return np.clip((values - (centre - 0.5)) / (width - 1) + 0.5, 0, 1)
+
+
+# --- PNG and NPZ ------------------------------------------------------------------------------------------------------
+
+
+def _png(path: Path) -> tuple[Floats, dict[str, str | int]]:
+    pillow = library("PIL.Image", "reading PNG files")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pillow.open(path, formats=("PNG",)) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise BrokenImage(f"has over {MOST_PIXELS:,} pixels")
+                mode = str(image.mode)
+                grey = np.asarray(image)
+    except BrokenImage:
+        raise
+    except Exception as error:
+        raise BrokenImage(f"cannot be read as PNG ({type(error).__name__})") from None
+    if mode in ("RGB", "RGBA", "LA"):
+        colours = grey[..., : {"RGB": 3, "RGBA": 3, "LA": 1}[mode]]
+        if (colours != colours[..., :1]).any():
+            raise BrokenImage("is a colour image")
+        grey = colours[..., 0]
+    elif mode not in ("L", "1") and not mode.startswith("I"):
+        raise BrokenImage("is a colour image")
+    full = 65535 if mode.startswith("I") else 1 if mode == "1" else 255
+    header: dict[str, str | int] = {
+        "format": "PNG",
+        "rows": grey.shape[0],
+        "columns": grey.shape[1],
+        "bits": 16 if full == 65535 else 8,
+    }
+    return np.asarray(grey, np.float32) / np.float32(full), header
+
+
+def _npz(path: Path) -> tuple[Floats, dict[str, str | int]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            name = "image" if "image" in archive.files else archive.files[0] if len(archive.files) == 1 else ""
+            if not name:
+                raise BrokenImage("holds several arrays and none is named image")
+            image = archive[name]
+    except BrokenImage:
+        raise
+    except Exception as error:
+        raise BrokenImage(f"cannot be read as NPZ ({type(error).__name__})") from None
+    if image.ndim != 2 or not image.size:
+        raise BrokenImage("is not a two-dimensional array")
+    header: dict[str, str | int] = {"format": "NPZ", "rows": image.shape[0], "columns": image.shape[1]}
+    if image.dtype in (np.uint8, np.uint16):
+        return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max), header
+    if image.dtype.kind == "f" and np.isfinite(image).all() and image.min() >= 0 and image.max() <= 1:
+        return image.astype(np.float32), header
+    raise BrokenImage("holds neither bytes, nor 16-bit numbers, nor numbers from 0 to 1")

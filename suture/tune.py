@@ -1,0 +1,393 @@
+"""`suture tune`: search a method's settings on patients whom the study never tests on.
+
+Optuna proposes settings (tree-structured Parzen estimators: Bergstra, Bardenet, Bengio, Kégl 2011), each trial is a whole
+training of the study, and trials that lag behind the median of the others at the same share of their training are ended
+early. Trials are kept in SQLite, one transaction each, so a search that was killed goes on where it stopped and proposes
+what it would have proposed.
+
+**What a search costs in privacy.** On generated patients nothing: nobody is there. On the published sets `heart`, `har` and
+`vsn` nothing that is not public already; rows of test patients are taken out before the search sees a table. On a site's
+own patients every trial would be one more release, and the choice between trials one more again (it is made from exact
+validation figures), so it is refused; ``on`` searches on a generated federation instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import inspect
+import io
+import json
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from suture import cohorts, conduct
+from suture.errors import MissingExtra, PrivacyError, RunError, StudyError
+from suture.methods import NOT_PRIVATE
+from suture.report.words import LOWER_IS_BETTER
+from suture.runfolder import write_whole
+from suture.spaces import Choice, Space, settings, space_of
+from suture.study import Study
+from suture.tunedata import PUBLIC, REAL, without_tested
+
+OTHER_SEED = 1000
+"""Generated patients of a search come from the study's seed plus this: none of them is in the study."""
+FOLDS = 3
+SIZE = 0.25
+LARGE = 20_000
+"""A generated federation of more patients than this is searched on `SIZE` of its hospitals, of the same size each."""
+TENTHS = 10
+WARM_UP, STARTERS = 5, 8
+"""Nothing is ended early before half of its first training, nor while fewer trials than this are finished."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One search: the study that every trial changes, the space, and where it is kept."""
+
+    study: Study
+    trial: Study
+    method: str
+    space: Space
+    base: Path
+    cost: str
+    data: str
+
+    @property
+    def metric(self) -> str:
+        """What is searched for."""
+        return self.study.evaluation.metric
+
+    @property
+    def lower(self) -> bool:
+        """Whether less of it is better."""
+        return self.metric in LOWER_IS_BETTER
+
+    def mark(self) -> str:
+        """What must be equal for two searches to be one."""
+        trial = self.trial.to_dict() | {"sites": [site.name for site in self.trial.sites]}
+        return json.dumps([trial, [repr(part) for part in self.space]], sort_keys=True)
+
+
+def tune(
+    study: Study,
+    *,
+    out: str | Path,
+    trials: int = 50,
+    method: str | None = None,
+    on: str | None = None,
+    size: float | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials."""
+    optuna = _optuna()
+    if trials < 1:
+        raise StudyError(f"--trials: expected 1 or more, found {trials}")
+    out = Path(out).resolve()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
+        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
+        stack.enter_context(_held(out))
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        search = _open(optuna, out / "trials.sqlite", plan)
+        say(f"{plan.method}: {trials} trials on {plan.data}; privacy: {plan.cost}")
+        while (done := len(_counted(optuna, search))) < trials:
+            _one(optuna, search, plan, done, trials, threads, say)
+        return _finish(optuna, search, plan, out)
+
+
+def make_plan(
+    study: Study,
+    method: str,
+    scratch: Path,
+    *,
+    on: str | None = None,
+    size: float | None = None,
+    seed: int | None = None,
+) -> Plan:
+    """Whose rows the trials train and are measured on, and why that costs nothing; or a refusal."""
+    space = space_of(study, method)
+    if study.private and method in NOT_PRIVATE:
+        raise PrivacyError(NOT_PRIVATE[method])
+    if size is not None and not 0 < size <= 1:
+        raise StudyError(f"--size: expected a share of the hospitals, over 0 and up to 1, found {size:g}")
+    start = study.seed + OTHER_SEED if seed is None else seed
+    if study.seed <= start < study.seed + study.evaluation.seeds:
+        raise StudyError(
+            f"--seed {start} is one of the study's own ({study.seed} and {study.evaluation.seeds - 1} more): its patients are "
+            "tested on. Choose another"
+        )
+    source, trial = study, study
+    if on is not None:
+        if on not in cohorts.COHORTS or not _generated(on, start):
+            raise StudyError(f"--on: expected a generated federation (cardio, icu, outbreak), found {on!r}")
+        fields = {key: value for key, value in study.to_dict().items() if key not in ("sites", "schema", "classes")}
+        source = Study(**{**fields, "cohort": {"name": on}, "outcome": _small(on, start).outcome})
+    fields = {"method": {"name": method}, "seed": start}
+    if source.cohort is not None and _generated(source.cohort.name, start):
+        shrunk = _shrunk(source, size)
+        folds = min(FOLDS, source.evaluation.folds) if source.evaluation.folds else 0
+        trial = source.replace(**fields, cohort=shrunk, evaluation={"folds": folds, "seeds": 1, "compare": []})
+        words = ", ".join(
+            f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}" for key, value in shrunk.items()
+        )
+        data = f"generated patients ({words}, seed {start}), {_manner(trial)}"
+        return Plan(study, trial, method, space, scratch, "nothing: the patients are generated", data)
+    if source.cohort is not None and source.cohort.name in PUBLIC:
+        inner = without_tested(source, scratch)
+        trial = inner.replace(**fields, evaluation={"seeds": 1, "compare": []})
+        data = f"the published set {source.cohort.name!r} without the study's test patients, {_manner(trial)}"
+        return Plan(study, trial, method, space, scratch, "nothing: the rows are public", data)
+    promised = f" {study.privacy.epsilon:g}" if study.privacy and study.privacy.epsilon else ""
+    raise PrivacyError(
+        f"tuning on a site's own patients is refused: each trial would be one more release at epsilon{promised}, and "
+        "so would be the choice among trials by exact figures, which no ledger here pays for. Search on a generated federation "
+        "instead and run the settings found: suture tune study.toml --on icu"
+    )
+
+
+def _manner(trial: Study) -> str:
+    folds = trial.evaluation.folds
+    return f"{folds} folds of hospitals" if folds else f"{trial.evaluation.holdout:.0%} of patients held out"
+
+
+def _small(name: str, seed: int) -> cohorts.Cohort:
+    """A federation as small as it can be had: asked for what it is, not for its rows."""
+    few = {key: value for key, value in (("patients", 200), ("hospitals", 2)) if cohorts.takes(name, key)}
+    return cohorts.load(name, seed, **few)
+
+
+def _generated(name: str, seed: int) -> bool:
+    return name not in REAL and _small(name, seed).generated
+
+
+def _shrunk(study: Study, size: float | None) -> dict[str, Any]:
+    """The cohort with fewer hospitals of the same size each; a small one is left as it is unless a size was asked for."""
+    spec = study.cohort
+    if spec is None:
+        raise StudyError("only a built-in federation can be made smaller")
+    given: dict[str, Any] = {"name": spec.name, **spec.options()}
+    patients = _default(spec.name, "patients") if "patients" not in given else given["patients"]
+    share = size if size is not None else (SIZE if patients is not None and patients > LARGE else 1.0)
+    for key, least in (("hospitals", 2 * FOLDS), ("patients", 100)):
+        whole = given.get(key, _default(spec.name, key))
+        if isinstance(whole, int) and share < 1:
+            given[key] = max(min(least, whole), round(share * whole))
+    return given
+
+
+def _default(name: str, option: str) -> Any:
+    found = inspect.signature(cohorts.COHORTS[name]).parameters.get(option)
+    return None if found is None else found.default
+
+
+# --- the search --------------------------------------------------------------------------------------------------------
+
+
+def _optuna() -> Any:
+    try:
+        return import_module("optuna")
+    except ImportError:
+        raise MissingExtra("suture tune needs Optuna: pip install 'suture[tune]'") from None
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """One search a folder at a time; the lock goes with the process, whatever ended it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{out} is in use by another search; wait for it or choose another --out") from None
+        yield
+
+
+def _open(optuna: Any, path: Path, plan: Plan) -> Any:
+    """The search in its file: a new one, or the same one to go on with."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    search = optuna.create_study(
+        storage=storage,
+        study_name="suture",
+        load_if_exists=True,
+        direction="minimize" if plan.lower else "maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTERS, n_warmup_steps=WARM_UP),
+    )
+    mark = search.user_attrs.get("mark")
+    if mark is None:
+        search.set_user_attr("mark", plan.mark())
+        own = _own_settings(plan)
+        if own is not None:
+            search.enqueue_trial(own)
+    elif mark != plan.mark():
+        raise RunError(f"{path} holds a search for another study, method or size; choose another --out")
+    state = optuna.trial.TrialState
+    for left in search.get_trials(deepcopy=False, states=(state.RUNNING,)):  # of a process that was killed
+        search.tell(left.number, state=state.FAIL)
+        search.enqueue_trial(left.params)
+    return search
+
+
+def _own_settings(plan: Plan) -> dict[str, Any] | None:
+    """The study's own settings, as the first trial, where the space holds all of them."""
+    tables = plan.trial.to_dict()
+    found = {}
+    for part in plan.space:
+        table, key = part.name.split(".")
+        value = tables.get(table, {}).get(key)
+        inside = (
+            value in part.values if isinstance(part, Choice) else value is not None and part.low <= value <= part.high
+        )
+        if not inside:
+            return None
+        found[part.name] = value
+    return found
+
+
+def _counted(optuna: Any, search: Any) -> list[Any]:
+    """Trials that count: finished, ended early, or failed for a reason of their settings."""
+    state = optuna.trial.TrialState
+    done = search.get_trials(deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.FAIL))
+    return [trial for trial in done if trial.state != state.FAIL or "failed" in trial.user_attrs]
+
+
+def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: int | None, say: Say) -> None:
+    # A sampler a trial, seeded by its number: a search that was interrupted proposes what it would have proposed.
+    search.sampler = optuna.samplers.TPESampler(seed=plan.trial.seed + done, n_startup_trials=10, multivariate=True)
+    trial = search.ask()
+    values = {part.name: _suggest(trial, part) for part in plan.space}
+    begun = time.perf_counter()
+    watch = _Watch(optuna, trial, plan)
+    state = optuna.trial.TrialState
+    text = ", ".join(f"{key} {value}" for table in settings(values).values() for key, value in table.items())
+    try:
+        result = conduct.run(plan.trial.replace(**settings(values)), base=plan.base, threads=threads, progress=watch)
+        value = result.data["metrics"]["global"].get(plan.metric)
+        if value is None or not math.isfinite(value):
+            raise RunError(f"the trial has no {plan.metric}")
+    except optuna.TrialPruned:
+        trial.set_user_attr("seconds", time.perf_counter() - begun)
+        search.tell(trial, state=state.PRUNED)
+        say(f"[{done + 1}/{trials}] ended early at {watch.last:.4f}: {text}")
+    except (RunError, PrivacyError) as error:  # settings that diverge, or that no noise can pay for
+        trial.set_user_attr("failed", str(error))
+        search.tell(trial, state=state.FAIL)
+        say(f"[{done + 1}/{trials}] failed ({error}): {text}")
+    else:
+        trial.set_user_attr("seconds", time.perf_counter() - begun)
+        search.tell(trial, value)
+        say(f"[{done + 1}/{trials}] {plan.metric} {value:.4f} (best {search.best_value:.4f}): {text}")
+
+
+def _suggest(trial: Any, part: Any) -> Any:
+    if isinstance(part, Choice):
+        return trial.suggest_categorical(part.name, part.values)
+    return trial.suggest_float(part.name, part.low, part.high, log=part.log)
+
+
+class _Watch:
+    """Reports the mean AUC so far at every tenth of every fold, and ends a trial that lags behind."""
+
+    def __init__(self, optuna: Any, trial: Any, plan: Plan) -> None:
+        self.optuna, self.trial = optuna, trial
+        self.by_round = plan.metric == "auc"
+        self.finished: dict[int, float] = {}
+        self.last, self._told = math.nan, -1
+
+    def __call__(self, step: conduct.Step) -> None:
+        if step.auc is None or not self.by_round:
+            return
+        earlier = [auc for part, auc in self.finished.items() if part < step.part]
+        self.last = (sum(earlier) + step.auc) / (len(earlier) + 1)
+        if step.round == step.rounds:
+            self.finished[step.part] = step.auc
+        at = TENTHS * (step.part - 1) + TENTHS * step.round // step.rounds
+        if at == self._told:
+            return
+        self._told = at
+        self.trial.report(self.last, at)
+        if at < TENTHS * step.parts and self.trial.should_prune():
+            raise self.optuna.TrialPruned
+
+
+# --- what comes out ----------------------------------------------------------------------------------------------------
+
+
+def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
+    state = optuna.trial.TrialState
+    counted = sorted(_counted(optuna, search), key=lambda trial: trial.number)
+    complete = [trial for trial in counted if trial.state == state.COMPLETE]
+    if not complete:
+        raise RunError(
+            f"no trial of {len(counted)} came to an end; the first says: {counted[0].user_attrs.get('failed')}"
+        )
+    best = (min if plan.lower else max)(complete, key=lambda trial: trial.value)
+    rows = [_row(trial, plan, best is trial) for trial in counted]
+    tuned = plan.study.replace(**_merge({"method": {"name": plan.method}}, settings(best.params)))
+    tuned = tuned.replace(name=f"{plan.study.name} tuned"[:80])
+    write_whole(out / "study.toml", (_header(plan, best, len(counted)) + tuned.without_passwords().to_toml()).encode())
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(out / "trials.csv", text.getvalue().encode())
+    found = {
+        "method": plan.method,
+        "metric": plan.metric,
+        "best": {"trial": best.number, "value": best.value, "settings": settings(best.params)},
+        "trials": len(counted),
+        "ended_early": sum(trial.state == state.PRUNED for trial in counted),
+        "failed": sum(trial.state == state.FAIL for trial in counted),
+        "seconds": sum(trial.user_attrs.get("seconds", 0.0) for trial in counted),
+        "searched_on": plan.data,
+        "privacy_cost": plan.cost,
+        "space": {part.name: part.words() for part in plan.space},
+        "rows": rows,
+        "study": str(out / "study.toml"),
+        "table": str(out / "trials.csv"),
+        "result": str(out / "tuning.json"),
+    }
+    write_whole(out / "tuning.json", json.dumps(found, indent=1, allow_nan=False).encode())
+    return found
+
+
+def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
+    names = {"COMPLETE": "finished", "PRUNED": "ended early", "FAIL": "failed"}
+    flat = settings(trial.params)
+    reached = max(trial.intermediate_values.items())[1] if trial.intermediate_values else None
+    value = reached if trial.value is None else trial.value
+    return {
+        "trial": trial.number,
+        plan.metric: value,
+        "state": "best" if best else names[trial.state.name],
+        **{part.name: flat.get(part.name.split(".")[0], {}).get(part.name.split(".")[1]) for part in plan.space},
+        "seconds": round(trial.user_attrs.get("seconds", 0.0), 2),
+    }
+
+
+def _merge(first: dict[str, dict[str, Any]], second: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {key: {**first.get(key, {}), **second.get(key, {})} for key in {**first, **second}}
+
+
+def _header(plan: Plan, best: Any, count: int) -> str:
+    return (
+        f"# Found by suture tune: {plan.metric} {best.value:.4f}, trial {best.number}, best of {count} for {plan.method},\n"
+        f"# on {plan.data}.\n# Privacy cost of the search: {plan.cost}. Measure it with: suture run study.toml\n\n"
+    )

@@ -24,7 +24,7 @@ from suture.evaluation.fairness import by_column, fairness, gaps, group_threshol
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.federation import Training, first_rounds, global_and_sites, start, train
-from suture.methods.base import Method, Telling
+from suture.methods.base import Method, Mixed, Telling
 from suture.models.dense import Dense
 from suture.privacy.planner import SitePlan
 from suture.result import Result
@@ -340,7 +340,28 @@ class _Job:
             facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
             fairness=by_column(y, p, groups, threshold, patients=self._owners(), seed=self.seed) if two else {},
             thresholds=self._thresholds(training, readers, scores) if two else {},
+            parts=self._parts(training, readers) if two else {},
         )
+
+    def _parts(self, training: Training, readers: dict[str, Member]) -> dict[str, dict[str, Any]]:
+        """Where a method mixes models: each of them measured by itself, over all test patients."""
+        if not isinstance(self.method, Mixed) or self.world.tested:
+            return {}
+        found: dict[str, list[NDArray[np.float32]]] = {}
+        labels, columns = [], self._groups()
+        for site, member in readers.items():
+            test = member.hospital.data.test
+            if test is None:
+                continue
+            labels.append(test.y)
+            for name, p in self.method.parts(training.state, member.own, test.x, site).items():
+                found.setdefault(name, []).append(p)
+        threshold, measured = self.study.evaluation.threshold, {}
+        for name, risks in found.items():
+            y, p = np.concatenate(labels), np.concatenate(risks)
+            fair = {column: gaps(y, p, values, threshold) for column, values in columns.items()}
+            measured[name] = {"global": measure_lightly(y, p, threshold), "fairness": fair}
+        return measured
 
     def _groups(self) -> dict[str, NDArray[np.str_]]:
         """The group of every test row, for each column. Nothing with folds: groups are read for test patients only."""

@@ -136,6 +136,8 @@ class Outcome:
     """For each group column: gaps between the groups, intervals, every group's rates."""
     thresholds: dict[str, Any] = field(default_factory=dict)
     """The same where sites decide by thresholds of their own for each protected group."""
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For a method that mixes models: metrics and gaps of each model by itself."""
 
 
 def summarise(
@@ -193,6 +195,14 @@ def _method(
         metrics["fairness"] = {column: _fair([run.fairness[column] for run in runs]) for column in runs[0].fairness}
     if runs[0].thresholds:
         metrics["group_thresholds"] = _fair([run.thresholds for run in runs])
+    if runs[0].parts:
+        metrics["parts"] = {
+            name: {
+                "global": over_seeds([run.parts[name]["global"] for run in runs])[0],
+                "fairness": _nested([run.parts[name]["fairness"] for run in runs])[0],
+            }
+            for name in runs[0].parts
+        }
     lowest = worst(sites)
     metrics["mean_site"] = _mean_of(sites)
     metrics["worst_site"] = {"site": lowest, **sites[lowest]} if lowest else {"site": None, **dict.fromkeys(overall)}

@@ -166,6 +166,11 @@ class Ensemble:
         mixed: NDArray[np.float32] = alpha * self.network.predict(own["params"], x) + (1 - alpha) * overall
         return mixed
 
+    def parts(self, state: State, own: State, x: NDArray[np.float32], site: str) -> dict[str, NDArray[np.float32]]:
+        """The global model's risk and that of the site's own model."""
+        mine = self.network.predict(own["params"], x) if "params" in own else self.inner.predict(state, own, x, site)
+        return {"global model": self.inner.predict(state, own, x, site), "own model": mine}
+
     def facts(self, state: State) -> dict[str, object]:
         """What the inner method says; alpha stays at the sites."""
         return dict(self.inner.facts(state)) if isinstance(self.inner, Telling) else {}

@@ -207,7 +207,7 @@ class FairFed:
         risk = np.ones(data.patients)
         if not message["first"]:
             risk = patient_risk(self.network.predict(np.asarray(message["params"], np.float32), data.x), data.starts)
-        sums = np.bincount(group[group >= 0], risk[group >= 0], len(self.groups))
+        sums = np.bincount(group[group >= 0], risk[group >= 0], len(self.groups)).astype(np.float64)
         words = grid.share(sums, derive(key, "rates"))
         push = self.push(data, message)
         delta = local_delta(self.network, self.local, data, message["params"], noise, derive(key, "training"), push)

@@ -1,7 +1,8 @@
 """The command line: arguments in, one library call, exit code out. Heavy imports wait until a command needs them.
 
 With ``--json`` a command prints exactly one JSON object on standard output; progress and messages go to standard error.
-Exit codes: 0 done (also when a budget stopped training early), 1-6 an error of `suture.errors`, 130 interrupted.
+Exit codes: 0 done (also when a budget stopped training early), 1-6 an error of `suture.errors`, 7 done, but some
+site missed rounds, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from suture.errors import RunError, StudyError, SutureError
 if TYPE_CHECKING:
     from suture.conduct import Progress
     from suture.result import Result
+
+SUBSET = 7
+"""The exit code of a run that finished, but in which some site missed rounds."""
 
 app = typer.Typer(
     name="suture",
@@ -81,10 +85,19 @@ def run(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of evaluation.seeds.")] = None,
     threads: Threads = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="embedded (all in one process, the default) or flower (a hub and a process a site, here)."),
+    ] = None,
+    hub: Annotated[
+        Path | None,
+        typer.Option(help="operator.json of the hub that the sites are connected to; see docs/federation.md."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study, or go on with an interrupted one; writes result.json, model.npz and report.html."""
     from suture import conduct
+    from suture.engines import engine_of
     from suture.study import Study
 
     command = "suture " + " ".join(sys.argv[1:])
@@ -94,7 +107,9 @@ def run(
         if out is not None or methods is not None or seeds is not None:
             raise StudyError("--resume goes on with the study as it was; --out, --methods and --seeds do not apply")
         with _progress(as_json) as progress, _interruptible(resume):
-            result = conduct.resume(resume, threads=threads, progress=progress, command=command)
+            result = conduct.resume(
+                resume, progress=progress, command=command, engine=engine_of(engine, hub, threads, resume)
+            )
     else:
         path = Path(str(study))
         asked = Study.from_toml(path)
@@ -110,12 +125,18 @@ def run(
                 asked,
                 out=folder,
                 base=path.resolve().parent,
-                threads=threads,
                 progress=progress,
                 command=command,
                 file=path.resolve(),
+                engine=engine_of(engine, hub, threads),
             )
     _show(result, as_json)
+    missed = {site for found in result.data["methods"].values() for site in found.get("dropouts", {})}
+    if missed:
+        _say(
+            f"suture: {', '.join(sorted(missed))} missed rounds; the result is of the others there (see dropouts in it)"
+        )
+        raise typer.Exit(SUBSET)
 
 
 @app.command(epilog="Example: suture report runs/cardio --figures figures")
@@ -202,6 +223,24 @@ def explain(
         _print_json(found)
     else:
         typer.echo(f"risk {100 * found['calibrated']:.1f} %  (model {100 * found['risk']:.1f} %)")
+        typer.echo(found["page"])
+        typer.echo(found["picture"])
+
+
+@app.command(epilog="Example: suture card runs/icu")
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The model card: every concept with weight, quorum, stability and warnings, as a page and a picture."""
+    from suture.card import model_card
+
+    found = model_card(folder, out=out)
+    if as_json:
+        _print_json(found)
+    else:
+        typer.echo(f"{found['concepts']} concepts, {found['trainings']} trainings")
         typer.echo(found["page"])
         typer.echo(found["picture"])
 

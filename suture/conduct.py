@@ -7,36 +7,32 @@ a terminal, a notebook and a test.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from suture import methods, world
+from suture import gathering, methods, served, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
-from suture.evaluation.fairness import by_column, fairness, gaps, group_thresholds, rates
+from suture.evaluation.fairness import by_column
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
-from suture.federation import Training, first_rounds, global_and_sites, start, train
-from suture.methods.base import Method, Mixed, Telling
+from suture.federation import Engine, Party, Training, first_rounds, global_and_sites, participants, start, train
+from suture.methods.base import Method, Telling
 from suture.models.dense import Dense
 from suture.privacy.planner import SitePlan
 from suture.result import Result
 from suture.runfolder import RunFolder, before_key
-from suture.site.hospital import Member
 from suture.study import Study
 from suture.summary import Outcome, summarise
 from suture.training.local import Local
 from suture.world import World
 
-Scores = dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]
-CHECKPOINT_SECONDS = 1.0
 SITES_IN_HISTORY = 50
 """With more sites than this, every round's history holds the global metrics only; the final metrics hold all sites."""
 
@@ -66,12 +62,14 @@ def run(
     progress: Progress | None = None,
     command: str = "suture.run(study)",
     file: Path | None = None,
+    engine: Engine | None = None,
 ) -> Result:
-    """Run a study (an object, or the path of a study file) on the embedded engine.
+    """Run a study (an object, or the path of a study file), by default on the embedded engine.
 
     ``out`` is the run folder; without it nothing but the sites' own ledgers is written. ``base`` is what paths in the
     study are relative to (default: the study file's folder, or the working folder). ``file`` is where the study came
-    from, if it was changed after reading; a resumed run takes database passwords from there.
+    from, if it was changed after reading; a resumed run takes database passwords from there. ``engine`` is where the
+    sites are: see `suture.engines`.
     """
     if not isinstance(study, Study):
         file = Path(study).resolve()
@@ -80,11 +78,12 @@ def run(
     root = Path(base or ".").resolve()
     _check(study)
     if out is None:
-        return _conduct(study, root, None, threads, progress, command, resumed=False)
-    folder = RunFolder.create(Path(out).resolve(), study, root, file)
+        return _conduct(study, root, None, engine or Embedded(threads), progress, command, resumed=False)
+    engine = engine or Embedded(threads)
+    folder = RunFolder.create(Path(out).resolve(), study, root, file, engine.recorded)
     try:
         with folder.held():
-            return _conduct(study, root, folder, threads, progress, command, resumed=False)
+            return _conduct(study, root, folder, engine, progress, command, resumed=False)
     except SutureError:
         folder.remove_if_unused()
         raise
@@ -96,19 +95,22 @@ def resume(
     threads: int | None = None,
     progress: Progress | None = None,
     command: str = "suture.resume(folder)",
+    engine: Engine | None = None,
 ) -> Result:
     """Go on with an interrupted run: the same model and figures as if it had not been interrupted."""
     opened, study, base = RunFolder.open(Path(folder).resolve())
     with opened.held():
         if (opened.path / "result.json").exists():
             return Result.load(opened.path)
-        return _conduct(study, base, opened, threads, progress, command, resumed=True)
+        return _conduct(study, base, opened, engine or Embedded(threads), progress, command, resumed=True)
 
 
 def _check(study: Study) -> None:
     for name in study.methods:
         if name not in methods.METHODS:
             methods.build(name, study.method, Dense((1, 1)), Local())
+        if not study.protection.plain:
+            gathering.check(methods.build(name, study.method, Dense((2, 2, 1)), Local()), study.protection)
     for name, why in methods.NOT_PRIVATE.items():
         if study.private and name in study.methods:
             raise PrivacyError(why)
@@ -120,7 +122,7 @@ def _conduct(
     study: Study,
     base: Path,
     folder: RunFolder | None,
-    threads: int | None,
+    engine: Engine,
     progress: Progress | None,
     command: str,
     *,
@@ -131,9 +133,11 @@ def _conduct(
     model: dict[str, Any] = {}
     warnings: list[str] = []
     parts, part = len(study.methods) * study.evaluation.seeds * max(1, study.evaluation.folds), 0
-    with Embedded(threads) as engine:
+    with engine:
         for seed in range(study.seed, study.seed + study.evaluation.seeds):
-            here = _world(study, base, folder, seed, first)
+            # Real rows are read once; generated patients are new for every seed.
+            keep = first is not None and not first.generated
+            here = first if first and keep else engine.gather(study, base, folder.path if folder else None, seed)
             for fold, name in product(world.split(study, here), study.methods):
                 part += 1
                 job = _Job(study, fold, name, seed, folder, engine, progress, part, parts)
@@ -147,7 +151,7 @@ def _conduct(
                     model = dict(training.state)
             if first is None:
                 first = here
-                warnings += [text for hospital in here.hospitals.values() for text in hospital.data.loaded.warnings]
+                warnings += here.warnings()
             else:
                 _close(here, first)
     if first is None:
@@ -158,16 +162,6 @@ def _conduct(
     if folder is not None:
         result.save(folder.path)
     return result
-
-
-def _world(study: Study, base: Path, folder: RunFolder | None, seed: int, first: World | None) -> World:
-    """The federation of one seed. Real rows are read once; generated patients are new for every seed."""
-    if first is not None and not first.generated:
-        return first
-    here = world.survey(study, base, seed)
-    world.promise(study, here, folder.path if folder else None)
-    world.read_rows(study, here)
-    return here
 
 
 def _close(here: World, keep: World | None) -> None:
@@ -187,7 +181,7 @@ class _Job:
         name: str,
         seed: int,
         folder: RunFolder | None,
-        engine: Embedded,
+        engine: Engine,
         progress: Progress | None,
         part: int,
         parts: int,
@@ -196,10 +190,13 @@ class _Job:
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
         self.method: Method = world.method_of(study, here, name)
+        asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
+        gathering.check(self.method, study.protection, len(asked))
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
         self._saved = time.monotonic()
+        self._counts: np.ndarray[Any, Any] | None = None
         # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
         firsts = first_rounds(
             list(self.plans or here.sizes), study.method.rounds, study.method.participation, study.seed
@@ -209,7 +206,9 @@ class _Job:
     def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
         """Train, or take up where the checkpoint left off, and measure. None: no budget was left for this seed."""
         begun = time.perf_counter()
-        trainers, readers = self._members()
+        trainers, readers = self.engine.members(
+            self.study, self.world, self.method, self.plans, self.account, self.seed
+        )
         kept = self.folder.load(self.key) if self.folder else None
         if kept is not None:
             training, own, finished = kept
@@ -219,6 +218,7 @@ class _Job:
                 return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
+        self._counts = training.state.get("quorums")
         spec = self.study.method
         training = train(
             self.method,
@@ -229,6 +229,8 @@ class _Job:
             fraction=spec.participation,
             seed=self.study.seed,
             after_round=lambda done: self._after_round(done, trainers, readers),
+            minimum=self.study.federation.minimum_sites,
+            protection=self.study.protection,
         )
         if training.stopped is not None:
             if training.round == 0 and self.seed > self.study.seed and not self.world.generated:
@@ -240,8 +242,8 @@ class _Job:
             self.folder.save(self.key, training, _own(trainers), outcome.__dict__)
         return outcome, training
 
-    def _nothing_left(self, why: str, trainers: dict[str, Member]) -> BudgetExhausted:
-        if any(ledger.rounds_charged(self.account) for m in trainers.values() for ledger in m.hospital.ledgers):
+    def _nothing_left(self, why: str, trainers: Mapping[str, Party]) -> BudgetExhausted:
+        if any(member.charged() for member in trainers.values()):
             return BudgetExhausted(
                 f"study {self.account!r} has no budget left: {why}. What the budget paid for is in the earlier run; more "
                 "rounds need a new study with a newly approved budget"
@@ -251,22 +253,7 @@ class _Job:
             "leave it out (noise is then calibrated to the rounds), or train with smaller batches; see: suture plan"
         )
 
-    def _members(self) -> tuple[dict[str, Member], dict[str, Member]]:
-        """Who trains and who is measured; they differ only for pooled training."""
-        hospitals = self.world.hospitals
-        training = {world.POOLED: world.pool(hospitals)} if self.method.pooled else hospitals
-        trainers = {}
-        for site, hospital in training.items():
-            planned = self.plans.get(site)
-            noise = planned.noise_multiplier if planned else None
-            trainers[site] = Member(hospital, self.account, noise, self.seed)
-        readers = trainers
-        if self.method.pooled or self.world.tested:
-            measured = self.world.tested or hospitals
-            readers = {site: Member(hospital, self.account, None, self.seed) for site, hospital in measured.items()}
-        return trainers, readers
-
-    def _after_round(self, training: Training, trainers: dict[str, Member], readers: dict[str, Member]) -> None:
+    def _after_round(self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party]) -> None:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         if len(readers) > SITES_IN_HISTORY:
@@ -278,11 +265,13 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
-        columns = self._groups()
-        y, p = _together(scores)
-        if columns and p.ndim == 1 and len(y):
-            entry["groups"] = {column: rates(y, p, values, threshold) for column, values in columns.items()}
-            entry["fairness"] = {column: gaps(y, p, values, threshold) for column, values in columns.items()}
+        columns = served.columns_of(self.engine, readers, self.world)
+        entry.update(served.after_round(*served.together(scores), columns, threshold))
+        counts = training.state.get("quorums")
+        if counts is not None:  # which concepts the hospitals agreed on: made from releases, for the model card
+            before = self._counts if self._counts is not None else np.zeros_like(counts)
+            entry["quorum"] = np.flatnonzero(counts > before).tolist()
+            self._counts = counts.copy()
         training.history.append(entry)
         if self.progress:
             step = Step(
@@ -298,19 +287,19 @@ class _Job:
         if self.folder and training.round in self._kept_rounds:
             self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
         now = time.monotonic()
-        if self.folder and now - self._saved > CHECKPOINT_SECONDS:
+        if self.folder and now - self._saved >= self.engine.checkpoint_seconds:
             self.folder.save(self.key, training, _own(trainers), None)
             self._saved = now
 
     def _measure(
-        self, training: Training, trainers: dict[str, Member], readers: dict[str, Member], seconds: float
+        self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party], seconds: float
     ) -> Outcome:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
-        y, p = _together(scores)
+        y, p = served.together(scores)
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
-        groups = self._groups() if len(y) else {}
+        groups = served.columns_of(self.engine, readers, self.world) if len(y) else {}
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
@@ -319,8 +308,8 @@ class _Job:
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = dict.fromkeys(self.world.hospitals, spent[world.POOLED]) if spent else {}
-            noise = dict.fromkeys(self.world.hospitals, noise[world.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.sizes, spent[world.POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.sizes, noise[world.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,
@@ -335,81 +324,18 @@ class _Job:
             bytes_down=training.bytes_down,
             rounds=training.round,
             stopped=training.stopped,
+            absent=training.absent,
             seconds=seconds,
             label=self.method.label,
+            protection=training.protection,
             facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
-            fairness=by_column(y, p, groups, threshold, patients=self._owners(), seed=self.seed) if two else {},
-            thresholds=self._thresholds(training, readers, scores) if two else {},
-            parts=self._parts(training, readers) if two else {},
+            fairness=by_column(y, p, groups, threshold, patients=served.owners(readers), seed=self.seed) if two else {},
+            thresholds=served.thresholds(self.study, self.world, self.method, training.state, readers, scores)
+            if two
+            else {},
+            parts=served.parts(self.method, training.state, readers, groups, threshold),
         )
 
-    def _parts(self, training: Training, readers: dict[str, Member]) -> dict[str, dict[str, Any]]:
-        """Where a method mixes models: each of them measured by itself, over all test patients."""
-        if not isinstance(self.method, Mixed) or self.world.tested:
-            return {}
-        found: dict[str, list[NDArray[np.float32]]] = {}
-        labels, columns = [], self._groups()
-        for site, member in readers.items():
-            test = member.hospital.data.test
-            if test is None:
-                continue
-            labels.append(test.y)
-            for name, p in self.method.parts(training.state, member.own, test.x, site).items():
-                found.setdefault(name, []).append(p)
-        threshold, measured = self.study.evaluation.threshold, {}
-        for name, risks in found.items():
-            y, p = np.concatenate(labels), np.concatenate(risks)
-            fair = {column: gaps(y, p, values, threshold) for column, values in columns.items()}
-            measured[name] = {"global": measure_lightly(y, p, threshold), "fairness": fair}
-        return measured
 
-    def _groups(self) -> dict[str, NDArray[np.str_]]:
-        """The group of every test row, for each column. Nothing with folds: groups are read for test patients only."""
-        tested = [h.data for h in self.world.hospitals.values() if h.data.test]
-        if self.world.tested or not tested:  # or where no site may let exact figures leave
-            return {}
-        return {name: np.concatenate([data.test_groups[name] for data in tested]) for name in self.world.schema.groups}
-
-    def _owners(self) -> NDArray[np.int64]:
-        """Whose each test row is: intervals are over patients, not rows."""
-        starts = [h.data.test.starts for h in self.world.hospitals.values() if h.data.test]
-        counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(start) for start in starts)])
-        return np.repeat(np.arange(len(counts)), counts)
-
-    def _thresholds(self, training: Training, readers: dict[str, Member], scores: Scores) -> dict[str, Any]:
-        """The gaps where every site decides by thresholds of its own for each protected group, fitted on its own training
-        patients. They stay at the site; what is measured here is exact, as all metrics of a run are."""
-        protected = self.world.schema.protected
-        if not self.study.evaluation.group_thresholds or protected is None or self.world.tested:
-            return {}
-        said, labels, names = [], [], []
-        for site, hospital in self.world.hospitals.items():
-            test, train_rows = hospital.data.test, hospital.data.train
-            if test is None or test.group is None or train_rows.group is None:
-                continue
-            own = self.method.predict(training.state, readers[site].own, train_rows.x, site)
-            fitted = np.repeat(train_rows.group, np.diff(train_rows.starts))
-            cut = group_thresholds(own, fitted, self.study.evaluation.threshold)
-            codes = np.repeat(test.group, np.diff(test.starts))
-            limits = np.array([cut.get(int(code), self.study.evaluation.threshold) for code in codes])
-            said.append((scores[site][1] >= limits).astype(np.float32))
-            labels.append(test.y)
-            names.append(hospital.data.test_groups[protected.column])
-        if not said:
-            return {}
-        y, p = np.concatenate(labels), np.concatenate(said)
-        found = fairness(y, p, np.concatenate(names), patients=self._owners(), seed=self.seed)
-        return {"column": protected.column, "accuracy": float(np.mean(y == p)), **found}
-
-
-def _together(scores: Scores) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Labels and risks of all sites' test rows, in the order of the sites."""
-    filled = {site: pair for site, pair in scores.items() if len(pair[0])}
-    if not filled:
-        return np.zeros(0, np.int32), np.zeros(0, np.float32)
-    y = np.concatenate([pair[0] for pair in filled.values()])
-    return y, np.concatenate([pair[1] for pair in filled.values()])
-
-
-def _own(members: dict[str, Member]) -> dict[str, dict[str, Any]]:
+def _own(members: Mapping[str, Party]) -> dict[str, dict[str, Any]]:
     return {site: member.own for site, member in members.items() if member.own}

@@ -51,6 +51,14 @@ class RunError(SutureError):
     exit_code = 5
 
 
+class TooFewSites(RunError):
+    """Fewer sites answered a round than the study needs; nothing was averaged over the rest."""
+
+
+class Refused(PrivacyError):
+    """A site refused a request; the message holds the site's reason."""
+
+
 class MissingExtra(SutureError):
     """An optional dependency is not installed; the message holds the install command."""
 

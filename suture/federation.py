@@ -8,28 +8,99 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.errors import BudgetExhausted
-from suture.methods.base import Answer, Method, State
-from suture.protection.envelope import seal, unseal
-from suture.protection.secure_sum import SecureSum
-from suture.site.hospital import Member
+from suture.errors import BudgetExhausted, RunError, TooFewSites
+from suture.gathering import Gathered, gather
+from suture.methods.base import Method, State
+from suture.protection.envelope import seal
+from suture.protection.settings import ProtectionSpec
 from suture.training.local import Local, at_round
 
-SUM_OF_ALL = "sum of all sites"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suture.study import Study
+    from suture.world import World
+
+_PLAIN = ProtectionSpec()
+
+
+class Party(Protocol):
+    """A site's part in one training, as the coordinator sees it: in this process, or behind a network."""
+
+    own: dict[str, NDArray[Any]]
+    """The site's own state where the coordinator keeps it (one process); empty where it stays at the site."""
+    noise: float | None
+    new_charges: int
+
+    @property
+    def patients(self) -> int:
+        """The public number of training patients."""
+
+    def spent(self) -> float:
+        """Epsilon proven by the site's ledger so far."""
+
+    def charged(self) -> bool:
+        """Whether the site's ledger has ever paid for a round of this account."""
+
+
+@dataclass
+class Returned:
+    """What came back in a round: sealed answers, and why the others sent none."""
+
+    sealed: dict[str, bytes]
+    absent: dict[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):
-    """Where the sites' steps run."""
+    """Where the sites' steps run. Members are the engine's own kind of `Party`."""
+
+    @property
+    def name(self) -> str:
+        """As the command line calls it."""
+
+    @property
+    def recorded(self) -> Mapping[str, str]:
+        """What a run's folder must hold so that the run can be resumed on the same engine."""
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """The least time between two checkpoints; 0: one after every round."""
+
+    def __enter__(self) -> Any:
+        """Start."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, whatever happened; nothing of it runs on."""
+
+    def gather(self, study: Study, base: Path, folder: Path | None, seed: int) -> World:
+        """The federation of one seed: who takes part, public sizes, promises made."""
+
+    def members(
+        self, study: Study, here: World, method: Method, plans: Mapping[str, Any], account: str, seed: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Who trains and who is measured."""
+
+    def scores(
+        self, members: Mapping[str, Any], method: Any, state: dict[str, NDArray[Any]]
+    ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        """Labels and risks of every site's test patients, where exact figures may leave."""
+
+    def groups(self, members: Mapping[str, Any], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
+        """The group of each test row at each site, where exact figures may leave."""
 
     def ask(
-        self, members: Mapping[str, Member], method: Any, messages: Mapping[str, bytes], round_: int
-    ) -> dict[str, bytes]:
-        """One step at every site that has a message; `BudgetExhausted` if one cannot pay."""
+        self, members: Mapping[str, Any], method: Any, messages: Mapping[str, bytes], round_: int, least: int
+    ) -> Returned:
+        """One step at every site that has a message.
+
+        `BudgetExhausted` if so many cannot pay that fewer than ``least`` would answer; then nobody is charged where
+        the engine can know it beforehand.
+        """
 
 
 @dataclass
@@ -42,6 +113,10 @@ class Training:
     bytes_up: int = 0
     bytes_down: int = 0
     stopped: str | None = None
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What masks cost, how far rounding can have moved a mean, how many updates were shortened, what was rejected."""
+    absent: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sites that missed rounds they were asked in: how many, and why the last time."""
 
 
 def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
@@ -101,7 +176,7 @@ def scheduled(method: Method, round_: int, rounds: int) -> Method:
 
 def train(
     method: Method,
-    members: Mapping[str, Member],
+    members: Mapping[str, Any],
     engine: Engine,
     training: Training,
     *,
@@ -109,36 +184,68 @@ def train(
     fraction: float,
     seed: int,
     after_round: Callable[[Training], None],
+    protection: ProtectionSpec = _PLAIN,
+    minimum: int | None = None,
 ) -> Training:
-    """Rounds until the last, or until the first that some site cannot pay for. Returns the last paid-for model."""
+    """Rounds until the last, or until the first that some site cannot pay for. Returns the last paid-for model.
+
+    ``minimum`` is how many sites must answer a round; None: all that are asked. Fewer end the run with `TooFewSites`.
+    """
     sites = list(members)
     while training.round < rounds and training.stopped is None:
         round_ = training.round + 1
         chosen = participants(sites, round_, fraction, seed)
         messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
         now = scheduled(method, round_, rounds)
+        # A sum in which one site's noise is missing protects nobody as promised: it takes every site.
+        least = len(chosen) if minimum is None or method.needs == "secure sum" else minimum
         try:
-            sealed = engine.ask(members, now, messages, round_)
+            back = engine.ask(members, now, messages, round_, least)
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
-        answers = _answers(method, {site: members[site].hospital.patients for site in chosen}, sealed)
-        training.state = now.server_step(training.state, answers)
+        _count_absent(training, back, round_, least)
+        # Under masks a site that is missing must be reckoned with; otherwise it is as if it had not been asked.
+        sizes = {site: members[site].patients for site in chosen if site in back.sealed or protection.sum == "masked"}
+        found = gather(now, protection, sizes, back.sealed, round_, messages, getattr(engine, "threads", 1))
+        _note(training, found, round_, protection)
+        training.state = now.server_step(training.state, found.answers)
         training.round = round_
-        training.bytes_down += sum(map(len, messages.values()))
-        training.bytes_up += sum(map(len, sealed.values()))
+        training.bytes_down += sum(map(len, messages.values())) + found.down
+        training.bytes_up += sum(map(len, back.sealed.values())) if found.up is None else found.up
         after_round(training)
     return training
 
 
-def _answers(method: Method, patients: Mapping[str, int], sealed: Mapping[str, bytes]) -> list[Answer]:
-    """What the server gets to see: every site's answer, or, where the method's promise needs it, only their sum."""
-    if method.needs != "secure sum":
-        return [Answer(site, count, unseal(sealed[site])) for site, count in patients.items()]
-    box = SecureSum(tuple(patients))
-    for site in patients:
-        box.add(site, unseal(sealed[site]))
-    return [Answer(SUM_OF_ALL, sum(patients.values()), box.total())]
+def _count_absent(training: Training, found: Returned, round_: int, least: int) -> None:
+    """No silent shrinking: too few answers end the run, and each site that is missed is counted."""
+    if len(found.sealed) < max(1, least):
+        reasons = "; ".join(f"{site}: {why}" for site, why in found.absent.items())
+        raise TooFewSites(
+            f"round {round_}: {len(found.sealed)} sites answered, {max(1, least)} are needed ({reasons}). The run is kept "
+            "up to the round before: go on with suture run --resume once they are back"
+        )
+    for site, why in found.absent.items():
+        missed = training.absent.setdefault(site, {"rounds": 0})
+        missed.update(rounds=missed["rounds"] + 1, why=why)
+
+
+def _note(training: Training, found: Gathered, round_: int, protection: ProtectionSpec) -> None:
+    """Record what was rejected, shortened and rounded. A plain mean goes on without nobody in silence."""
+    if found.rejected and protection.aggregation == "mean":
+        reasons = "; ".join(f"{site}: {why}" for site, why in found.rejected.items())
+        raise RunError(f"round {round_}: {len(found.rejected)} answers were rejected ({reasons})")
+    if protection.plain and not found.rejected:
+        return
+    notes = training.protection
+    rejected = notes.setdefault("rejected", {})
+    for site, why in found.rejected.items():
+        seen = rejected.setdefault(site, {"rounds": 0})
+        seen.update(rounds=seen["rounds"] + 1, why=why)
+    notes["shortened"] = notes.get("shortened", 0) + found.shortened
+    if found.up is not None:
+        notes["error"] = max(notes.get("error", 0.0), found.error)
+        notes["mask_seconds"] = notes.get("mask_seconds", 0.0) + found.seconds
 
 
 def global_and_sites(

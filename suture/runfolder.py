@@ -17,7 +17,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,9 @@ from numpy.typing import NDArray
 from suture.errors import RunError
 from suture.federation import Training
 from suture.study import Study
+from suture.writing import write_whole as write_whole
 
 State = dict[str, NDArray[Any]]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, flush, then rename over: never half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise RunError(f"{path} cannot be written: {error}") from None
 
 
 def before_key(key: str, round_: int) -> str:
@@ -62,7 +48,14 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, study: Study, base: Path, file: Path | None = None) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        study: Study,
+        base: Path,
+        file: Path | None = None,
+        engine: Mapping[str, str] | None = None,
+    ) -> RunFolder:
         """A new run; refuses a folder that already holds one. Passwords are left in the study's own ``file``."""
         if (path / "run.json").exists():
             finished = (path / "result.json").exists()
@@ -78,7 +71,7 @@ class RunFolder:
         folder = cls(path)
         write_whole(path / "study.toml", study.without_passwords().to_toml().encode())
         places = {"base": os.path.relpath(base, path), "study": file and os.path.relpath(file, path)}
-        write_whole(path / "run.json", json.dumps(places).encode())
+        write_whole(path / "run.json", json.dumps({**places, **(engine or {})}).encode())
         return folder
 
     @classmethod
@@ -87,7 +80,7 @@ class RunFolder:
         try:
             places = json.loads((path / "run.json").read_text())
             study = Study.from_toml(path / "study.toml")
-            if places.get("study") and any(site.data.url for site in study.sites):
+            if places.get("study") and any(site.data and site.data.url for site in study.sites):
                 study = study.with_passwords_of(Study.from_toml(path / places["study"]))
             return cls(path), study, (path / places["base"]).resolve()
         except FileNotFoundError:
@@ -130,6 +123,8 @@ class RunFolder:
             "bytes_up": training.bytes_up,
             "bytes_down": training.bytes_down,
             "stopped": training.stopped,
+            "absent": training.absent,
+            "protection": training.protection,
             "outcome": outcome,
         }
         arrays: dict[str, Any] = {f"state/{name}": array for name, array in training.state.items()}

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
+from suture.protection.settings import ProtectionSpec
 from suture.site.consent import ConsentSpec
 from suture.site.records import SourceSpec
 from suture.site.schema import Schema
@@ -39,7 +40,8 @@ class Site(BaseModel):
     model_config = _FROZEN
 
     name: Name
-    data: SourceSpec
+    data: SourceSpec | None = None
+    """None: only the site itself knows, as in a federation across machines (docs/federation.md)."""
     region: str = ""
     test: SourceSpec | None = None
     """A separate test table; without it ``evaluation.holdout`` decides."""
@@ -185,6 +187,19 @@ class EvaluationSpec(BaseModel):
     """Whether the report shows exact histograms of the rows. Default: only for generated patients, or without DP."""
 
 
+class FederationSpec(BaseModel):
+    """What a round needs when sites may be missing. The embedded engine's sites are missing only without budget."""
+
+    model_config = _FROZEN
+
+    minimum_sites: int | None = Field(default=None, ge=1)
+    """A round with fewer answers ends the run; by default every site that is asked must answer."""
+    deadline: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds in which a site must answer a request."""
+    gathering: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """Seconds to wait for all sites to connect before the first round."""
+
+
 class Study(BaseModel):
     """Everything that is promised about one study.
 
@@ -208,12 +223,14 @@ class Study(BaseModel):
     method: MethodSpec = MethodSpec()
     privacy: PrivacySpec | None = None
     evaluation: EvaluationSpec = EvaluationSpec()
+    protection: ProtectionSpec = ProtectionSpec()
+    federation: FederationSpec = FederationSpec()
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise StudyError(_explain(error)) from None
+            raise StudyError(explain(error)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -327,11 +344,21 @@ class Study(BaseModel):
 
         return self._with_sources(fill)
 
+    def public(self) -> Study:
+        """The study as it is sent to sites: where anybody's rows, ledgers and papers are is left out.
+
+        >>> Study(name="s", outcome="y", sites=[{"name": "a", "data": "a.csv"}, {"name": "b"}],
+        ...     schema={"features": {"x": {"kind": "flag"}}}).public().sites[0]
+        Site(name='a', data=None, region='', test=None, home=None, charter=None, trust=None, consent=None, lifetime=None)
+        """
+        bare = dict.fromkeys(("data", "test", "home", "charter", "trust", "consent", "lifetime"))
+        return self.model_copy(update={"sites": tuple(site.model_copy(update=bare) for site in self.sites)})
+
     def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:
         sites = tuple(
             site.model_copy(
                 update={
-                    "data": change(site, site.data),
+                    "data": site.data and change(site, site.data),
                     "test": site.test and change(site, site.test),
                     "consent": site.consent and change(site, site.consent),
                 },
@@ -369,7 +396,18 @@ class Study(BaseModel):
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"not valid TOML: {error}") from None
-        known = {"study", "site", "schema", "images", "model", "method", "privacy", "evaluation"}
+        known = {
+            "study",
+            "site",
+            "schema",
+            "images",
+            "model",
+            "method",
+            "privacy",
+            "protection",
+            "evaluation",
+            "federation",
+        }
         strange = sorted(set(tables) - known)
         if strange:
             raise StudyError(f"unknown table {strange[0]!r}; expected {', '.join(sorted(known))}")
@@ -402,7 +440,7 @@ class Study(BaseModel):
             features = schema.pop("features", {})
             lines += _table("schema", schema)
             lines += _table("schema.features", features)
-        for key in ("images", "model", "method", "privacy", "evaluation"):
+        for key in ("images", "model", "method", "privacy", "protection", "evaluation", "federation"):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"
@@ -434,7 +472,7 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
     """Pydantic's findings as one line each: where, what was expected, what was found."""
     lines = []
     for problem in error.errors():

@@ -138,6 +138,10 @@ class Outcome:
     """The same where sites decide by thresholds of their own for each protected group."""
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For a method that mixes models: metrics and gaps of each model by itself."""
+    absent: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sites that missed rounds they were asked in."""
+    protection: dict[str, Any] = field(default_factory=dict)
+    """What was rejected or shortened, what masks cost and how far rounding can have moved a mean."""
 
 
 def summarise(
@@ -238,7 +242,9 @@ def _method(
         "rounds_planned": study.method.rounds,
         "rounds_done": min(run.rounds for run in runs),
         "stopped": stops[0] if stops else None,
+        "dropouts": _dropouts(runs),
         "facts": last.facts,
+        "protection": _protection(study, last),
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
 
@@ -261,6 +267,23 @@ def _fair(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _accuracy(found: Metrics) -> float:
     accuracy = found.get("accuracy")
     return 2.0 if accuracy is None else accuracy
+
+
+def _dropouts(runs: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Sites that missed rounds they were asked in, over all seeds: how many, and why the last time."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for site, missed in run.absent.items():
+            so_far = found.setdefault(site, {"rounds": 0})
+            so_far.update(rounds=so_far["rounds"] + missed["rounds"], why=missed["why"])
+    return found
+
+
+def _protection(study: Study, run: Outcome) -> dict[str, Any] | None:
+    """How updates were put together, in the last seed's own figures; None for the usual mean."""
+    if study.protection.plain and not run.protection:
+        return None
+    return {**study.protection.model_dump(mode="json"), **run.protection}
 
 
 def _mean_of(sites: Mapping[str, Metrics]) -> Metrics:
@@ -343,18 +366,6 @@ def _together(study: Study, world: World, outcomes: Mapping[str, Sequence[Outcom
     return {site: accountant.epsilon(accountant.compose(found), delta, kind) for site, found in events.items()}
 
 
-def _charters(world: World) -> dict[str, str | None] | None:
-    """What each site's gate enforced; None for generated patients, who have no gate."""
-    if world.generated:
-        return None
-    found: dict[str, str | None] = {}
-    for site, admission in world.admissions.items():
-        charter = admission.charter
-        withheld = "" if admission.exact_metrics else ", exact figures withheld"
-        found[site] = f"protocol {charter.protocol}, charter {charter.digest}{withheld}" if charter else None
-    return found
-
-
 def _privacy(
     study: Study, world: World, runs: Sequence[Outcome], name: str, together: Mapping[str, float] | None
 ) -> dict[str, Any]:
@@ -377,9 +388,9 @@ def _privacy(
         local_epochs=study.method.local_epochs,
         seeds=study.evaluation.seeds,
         generated=world.generated,
-        described=_describes(study, world),
+        described=describes(study, world),
         together=together,
-        charters=_charters(world),
+        charters=None if world.generated else world.terms(),
         mechanism=method.mechanism() if isinstance(method, Phased) else None,
     )
     return {**found, "patients": world.sizes}
@@ -411,31 +422,26 @@ def _keep(
     return {"t": found.get("t"), "p": found.get("p"), "df": found.get("df")}
 
 
-def _describes(study: Study, world: World) -> bool:
+def describes(study: Study, world: World) -> bool:
     asked = study.evaluation.describe
     return asked if asked is not None else (world.generated or study.privacy is None)
 
 
 def _cohort(study: Study, world: World) -> dict[str, Any]:
     """Sizes (public) always; prevalences and histograms only where `_describes` allows them."""
-    shown = _describes(study, world)
+    shown = describes(study, world)
     sites: dict[str, dict[str, Any]] = {}
     columns: dict[str, dict[str, Any]] = {}
     every = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
     numbers = dict(list(every.items())[:MOST_DESCRIBED])
+    for name, told in world.told.items():
+        sites[name] = {"region": told.region, "train": told.patients, **(told.described if shown else {})}
     for name, hospital in world.hospitals.items():
         data = hospital.data
         sites[name] = {"region": hospital.region, "train": data.train.patients}
         if not shown:
             continue
-        test = data.test.patients if data.test else 0
-        rows = data.train.rows + (data.test.rows if data.test else 0)
-        shares = np.bincount(data.train.y, minlength=world.class_count) / data.train.rows
-        sites[name].update(patients=data.train.patients + test, rows=rows, test=test)
-        if world.class_count == 2:
-            sites[name]["prevalence"] = float(shares[1])
-        else:
-            sites[name]["class_shares"] = [float(share) for share in shares]
+        sites[name].update(counted(data, world.class_count))
         where = {feature: world.features.index(feature) for feature in numbers}
         columns[name] = {
             feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
@@ -443,7 +449,7 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
             for feature, at in where.items()
         }
     cohort: dict[str, Any] = {"source": "generated" if world.generated else "files", "sites": sites}
-    if shown and numbers:
+    if columns and numbers:
         bounds = {
             name: {
                 "low": f.low,
@@ -455,6 +461,17 @@ def _cohort(study: Study, world: World) -> dict[str, Any]:
         }
         cohort["features"] = describe(columns, bounds)
     return cohort
+
+
+def counted(data: SiteData, classes: int) -> dict[str, Any]:
+    """Exact counts and shares of a site's rows: for generated patients, or where the study promises nothing."""
+    test = data.test.patients if data.test else 0
+    rows = data.train.rows + (data.test.rows if data.test else 0)
+    shares = np.bincount(data.train.y, minlength=classes) / data.train.rows
+    found: dict[str, Any] = {"patients": data.train.patients + test, "rows": rows, "test": test}
+    if classes == 2:
+        return {**found, "prevalence": float(shares[1])}
+    return {**found, "class_shares": [float(share) for share in shares]}
 
 
 def _bounded(data: SiteData, at: int) -> Any:

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -66,6 +66,21 @@ class Place:
     lifetime: Budget | None = None
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a site that is elsewhere says about itself when it joins: public figures and the terms it takes part on."""
+
+    patients: int
+    region: str = ""
+    generated: bool = False
+    charter: str | None = None
+    """The charter it enforces, in words; None: no charter."""
+    exact_metrics: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Exact counts and shares, where patients are generated or nothing is promised."""
+    warnings: tuple[str, ...] = ()
+
+
 @dataclass
 class World:
     """One federation: for real files the same for every seed, for a generated cohort fresh patients for each."""
@@ -87,6 +102,22 @@ class World:
     """With folds: hospitals that do not train here, all of whose patients are tested on."""
     base: Path = Path()
     """What paths in the study are relative to."""
+    names: tuple[str, ...] = ()
+    """All sites of the study in order, also those that are not looked at here."""
+    told: dict[str, Told] = field(default_factory=dict)
+    """Where the sites are elsewhere: what they say about themselves. There are no hospitals here then."""
+
+    def warnings(self) -> list[str]:
+        """What reading the rows brought up, for the result."""
+        if self.told:
+            return [text for site in self.told.values() for text in site.warnings]
+        return [text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings]
+
+    def terms(self) -> dict[str, str | None]:
+        """What each site's gate enforced, in words."""
+        if self.told:
+            return {site: told.charter for site, told in self.told.items()}
+        return {site: admission.terms for site, admission in self.admissions.items()}
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -99,20 +130,14 @@ class World:
         return self.classes if isinstance(self.classes, int) else len(self.classes)
 
 
-def survey(study: Study, base: Path, seed: int) -> World:
-    """Find the sites and count their training patients; no clinical value is read."""
+def survey(study: Study, base: Path, seed: int, only: str | None = None, place: Place | None = None) -> World:
+    """Find the sites and count their training patients; no clinical value is read.
+
+    At one site of a federation ``only`` is its name and ``place`` where its rows are; the others are not looked at. An
+    ``only`` that no site has looks at none: what is public (schema, names) is found all the same.
+    """
     if study.cohort is not None:
-        options = study.cohort.options()
-        if cohorts.takes(study.cohort.name, "test_fraction"):
-            fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
-            options = {"test_fraction": fresh, **options}
-        if study.images is not None and cohorts.takes(study.cohort.name, "size"):
-            options = {"size": study.images.size, **options}
-        cohort = cohorts.load(study.cohort.name, seed, **options)
-        if study.outcome != cohort.outcome:
-            raise StudyError(
-                f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
-            )
+        cohort = _cohort_of(study, seed)
         # Real patients keep a secret and a ledger of their own, wherever the run's folder goes; generated ones need neither.
         homes = None if cohort.generated else base / ".suture" / cohort.name
         places = tuple(
@@ -129,11 +154,14 @@ def survey(study: Study, base: Path, seed: int) -> World:
             raise StudyError(
                 f"cohort {cohort.name!r} has no patient column, so no promise can be made to a patient; leave [privacy] out"
             )
+        names = tuple(found.name for found in places)
     else:
-        places = tuple(place_of(site, base) for site in study.sites)
+        names = tuple(site.name for site in study.sites)
+        places = (place,) if place else tuple(place_of(site, base) for site in study.sites if only in (None, site.name))
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
         schema, generated, classes = study.table, False, study.classes or 2
+    places = tuple(found for found in places if only in (None, found.name))
     # Every site decides before any site is read.
     admissions = {place.name: _admit(study, schema, place, place.home) for place in places if place.home is not None}
     sizes = {place.name: _count(study, schema, place, admissions.get(place.name), base) for place in places}
@@ -143,11 +171,31 @@ def survey(study: Study, base: Path, seed: int) -> World:
             f"site {empty[0]!r}: every patient fell into the hold-out of {study.evaluation.holdout:g}, so there is nobody "
             "to train on; lower evaluation.holdout, or leave the site out of the study"
         )
-    here = World(seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions, base=base)
+    here = World(
+        seed, study.outcome, schema, generated, places, sizes, classes, admissions=admissions, base=base, names=names
+    )
     weights = study.method.class_weights
     if isinstance(weights, tuple) and len(weights) != here.class_count:
         raise StudyError(f"method.class_weights needs one weight a class ({here.class_count}), found {len(weights)}")
     return here
+
+
+def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
+    """The built-in federation that a study names."""
+    if study.cohort is None:
+        raise StudyError("the study names no cohort")
+    options = study.cohort.options()
+    if cohorts.takes(study.cohort.name, "test_fraction"):
+        fresh = 0.0 if study.evaluation.folds else study.evaluation.holdout
+        options = {"test_fraction": fresh, **options}
+    if study.images is not None and cohorts.takes(study.cohort.name, "size"):
+        options = {"size": study.images.size, **options}
+    cohort = cohorts.load(study.cohort.name, seed, **options)
+    if study.outcome != cohort.outcome:
+        raise StudyError(
+            f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found {study.outcome!r}"
+        )
+    return cohort
 
 
 def place_of(site: Site, base: Path) -> Place:
@@ -156,6 +204,11 @@ def place_of(site: Site, base: Path) -> Place:
     consent = cast("ConsentSpec", site.consent.under(base)) if site.consent else None
     named = (base / site.charter if site.charter else None, base / site.trust if site.trust else None)
     lifetime = Budget(**site.lifetime.model_dump()) if site.lifetime else None
+    if site.data is None:
+        raise StudyError(
+            f"site {site.name!r} has no data = ... here, so only the site itself can read its rows: run the study through "
+            "the hub that the sites are connected to (suture run study.toml --hub HUB), or name the table"
+        )
     return Place(
         site.name,
         site.region,
@@ -313,8 +366,8 @@ def local_settings(study: Study) -> Local:
     )
 
 
-def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
-    """The promise at each site for one method, from public figures alone.
+def plan(study: Study, world: World, built: Method, only: str | None = None) -> dict[str, SitePlan]:
+    """The promise at each site (or ``only`` one) for one method, from public figures alone.
 
     On real patients every seed trains on the same people, so the budget covers all seeds together.
     """
@@ -324,9 +377,12 @@ def plan(study: Study, world: World, built: Method) -> dict[str, SitePlan]:
         raise PrivacyError(NOT_PRIVATE[built.name])
     privacy, method = study.privacy, study.method
     sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
-    if isinstance(built, Phased):
-        return _phased(study, world, built, sizes)
     takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
+    if isinstance(built, Phased):
+        made = _phased(study, world, built, sizes)
+        return made if only is None else {only: made[only]}
+    if only is not None and not built.pooled:
+        sizes = {only: sizes[only]}
     repeats = _repeats(study, world)
     return {
         site: plan_site(
@@ -411,8 +467,9 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
     others = [f"{study.name}/{other}" for other in METHODS]
     for part, method in product(split(study, world), study.methods):
         name = account(study, part, method)
-        plans = plan(study, part, method_of(study, part, method))
-        for site in part.sizes:
+        here = [place.name for place in part.places]
+        plans = plan(study, part, method_of(study, part, method), here[0] if len(here) == 1 else None) if here else {}
+        for site in here:
             ledger = world.ledgers[site]
             if not study.private and not world.generated and any(map(ledger.promised, others)):
                 raise PrivacyError(

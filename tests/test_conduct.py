@@ -95,7 +95,7 @@ def test_resume_of_a_half_finished_run_gives_the_same_result(tiny, tmp_path, mon
         if step.round == 4:
             raise Stop
 
-    monkeypatch.setattr("suture.conduct.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("suture.engines.embedded.Embedded.checkpoint_seconds", 0.0)
     with pytest.raises(Stop):
         run(tiny, out=tmp_path / "half", progress=stop)
     assert not (tmp_path / "half" / "result.json").exists()

@@ -9,19 +9,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from suture import world
 from suture.errors import StudyError
+from suture.federation import Returned
+from suture.methods.base import Method
+from suture.privacy.planner import SitePlan
 from suture.site.hospital import Member, SiteMethod, refusal
+from suture.study import Study
+from suture.world import World
 
 T = TypeVar("T")
 
 
 class Embedded:
     """Runs members in a thread pool. Use as a context manager."""
+
+    name = "embedded"
+    recorded: ClassVar[dict[str, str]] = {}
+    checkpoint_seconds = 1.0
+    """Rounds after the last checkpoint are repeated, bit for bit, at little cost."""
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -35,19 +47,42 @@ class Embedded:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def gather(self, study: Study, base: Path, folder: Path | None, seed: int) -> World:
+        """The federation of one seed: sizes, plan and promises first, then the rows."""
+        here = world.survey(study, base, seed)
+        world.promise(study, here, folder)
+        world.read_rows(study, here)
+        return here
+
+    def members(
+        self, study: Study, here: World, method: Method, plans: Mapping[str, SitePlan], account: str, seed: int
+    ) -> tuple[dict[str, Member], dict[str, Member]]:
+        """Who trains and who is measured; they differ only for pooled training and with folds of hospitals."""
+        training = {world.POOLED: world.pool(here.hospitals)} if method.pooled else here.hospitals
+        trainers = {}
+        for site, hospital in training.items():
+            planned = plans.get(site)
+            trainers[site] = Member(hospital, account, planned.noise_multiplier if planned else None, seed)
+        readers = trainers
+        if method.pooled or here.tested:
+            measured = here.tested or here.hospitals
+            readers = {site: Member(hospital, account, None, seed) for site, hospital in measured.items()}
+        return trainers, readers
+
     def ask(
-        self, members: Mapping[str, Member], method: SiteMethod, messages: Mapping[str, bytes], round_: int
-    ) -> dict[str, bytes]:
-        """One step at every site that has a message. No site is charged unless all can pay for the round."""
-        for site, message in messages.items():
-            if not members[site].can_pay(method, message, round_):
-                raise refusal(site, round_)
+        self, members: Mapping[str, Member], method: SiteMethod, messages: Mapping[str, bytes], round_: int, least: int
+    ) -> Returned:
+        """One step at every site that has a message. No site is charged unless enough can pay for the round."""
+        able = [site for site in messages if members[site].can_pay(method, messages[site], round_)]
+        absent = {site: str(refusal(site, round_)) for site in messages if site not in able}
+        if absent and len(able) < max(1, least):
+            raise refusal(next(iter(absent)), round_)
 
         def step(site: str) -> bytes:
             return members[site].step(method, messages[site], round_)
 
-        answers = self.map(step, messages, [members[site].hospital.patients for site in messages])
-        return dict(zip(messages, answers, strict=True))
+        answers = self.map(step, able, [members[site].patients for site in able])
+        return Returned(dict(zip(able, answers, strict=True)), absent)
 
     def scores(
         self, members: Mapping[str, Member], method: SiteMethod, state: dict[str, NDArray[Any]]
@@ -59,6 +94,12 @@ class Embedded:
 
         sizes = [members[site].hospital.data.loaded.test_patients for site in members]
         return dict(zip(members, self.map(score, members, sizes), strict=True))
+
+    def groups(self, members: Mapping[str, Member], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
+        """For each site with test patients, the group of each test row. Read for test patients only, so not with folds."""
+        if here.tested:
+            return {}
+        return {site: h.data.test_groups for site, h in here.hospitals.items() if h.data.test}
 
     def map(self, function: Callable[[str], T], names: Iterable[str], sizes: Sequence[int]) -> list[T]:
         """``[function(name) for name in names]``, in threads, largest first, with the answers in the order given."""

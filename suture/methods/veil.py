@@ -112,6 +112,11 @@ class Veil:
         return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 1
 
     @property
+    def honest_sites(self) -> int:
+        """A sum of fewer sites than this must not be opened: its noise would be less than promised."""
+        return self._honest if self.mode == "secure" else 0
+
+    @property
     def _stages(self) -> int:
         return sum(phase in ("look", "grow") for phase in self.schedule)
 

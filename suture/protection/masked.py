@@ -90,7 +90,7 @@ class Sender:
             raise PrivacyError(f"secure sum: the key of site {party!r} is not the one that was enrolled for it")
         self._identity = identity
         self._kept: dict[str, NDArray[Any]] = {"stage": np.zeros(1, np.int32), "secret": raw(secret)}
-        self._words: Arrays = {}
+        self._agreements: dict[bytes, bytes] = {}
 
     @classmethod
     def resume(cls, terms: Terms, party: str, identity: Ed25519PrivateKey, state: Arrays) -> Sender:
@@ -253,10 +253,12 @@ class Sender:
 
     def _agreed(self, key: X25519PrivateKey, party: int, start: int) -> bytes:
         public = self._kept["roster"][party, start : start + 32].tobytes()
-        try:
-            return key.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError:
-            raise self._refusal(f"{self.terms.parties[party]!r} advertised a key of low order") from None
+        if public not in self._agreements:
+            try:
+                self._agreements[public] = key.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError:
+                raise self._refusal(f"{self.terms.parties[party]!r} advertised a key of low order") from None
+        return self._agreements[public]
 
     def _channel(self, sender: int, receiver: int) -> bytes:
         """The key of one message from one site to another. It encrypts that message only, so its nonce may be fixed."""

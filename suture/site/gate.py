@@ -60,6 +60,12 @@ class Admission:
         """Whether exact figures about this site's patients may leave."""
         return self.charter is None or self.charter.exact_metrics
 
+    @property
+    def terms(self) -> str | None:
+        """The charter in words, for a result; None: no charter is enforced here."""
+        withheld = "" if self.exact_metrics else ", exact figures withheld"
+        return f"protocol {self.charter.protocol}, charter {self.charter.digest}{withheld}" if self.charter else None
+
 
 def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None, list[Objection]]:
     """The charter, if there is one to be trusted, and every objection to the request."""

@@ -93,6 +93,15 @@ class Member:
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
     new_charges: int = 0
 
+    @property
+    def patients(self) -> int:
+        """The public number of training patients."""
+        return self.hospital.patients
+
+    def charged(self) -> bool:
+        """Whether a ledger here has ever paid for a round of this account."""
+        return any(ledger.rounds_charged(self.account) for ledger in self.hospital.ledgers)
+
     def _fingerprint(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
         """Everything that determines the release; the software's versions too, because rounding is part of it."""
         own = hashlib.blake2b(seal(self.own)).digest()

@@ -1,0 +1,222 @@
+"""The coordinator's side of a federation whose sites are elsewhere. The transport is an argument with one method.
+
+The coordinator opens the study at every site, tells all of them the public sizes, and then drives the same rounds, with
+the same method objects, as the embedded engine. It holds no row, no ledger and no site's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture import world
+from suture.engines import wire
+from suture.errors import BudgetExhausted, StudyError, SutureError, TooFewSites
+from suture.federation import Returned
+from suture.methods.base import Method
+from suture.privacy.planner import SitePlan
+from suture.protection.envelope import seal, unseal
+from suture.study import Study
+from suture.world import Told, World
+
+
+class Carrier(Protocol):
+    """Carries requests to sites and answers back."""
+
+    def start(self, study: Study, base: Path, folder: Path | None) -> None:
+        """Be connected to the study's sites; calling it again changes nothing."""
+
+    def exchange(self, requests: Mapping[str, bytes], seconds: float) -> dict[str, bytes | SutureError]:
+        """Each site's answer to its request, or why there is none; never later than ``seconds`` from now."""
+
+    def close(self) -> None:
+        """Let go; whatever it started has ended when this returns."""
+
+
+@dataclass
+class RemoteMember:
+    """A site's part in one training, as the coordinator knows it."""
+
+    site: str
+    patients: int
+    names: dict[str, Any]
+    """Which training: the keys of a request that say so."""
+    exact: str
+    deadline: float
+    noise: float | None = None
+    own: dict[str, NDArray[Any]] = field(default_factory=dict)
+    new_charges: int = 0
+    epsilon: float = 0.0
+    groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def spent(self) -> float:
+        """Epsilon, as the site's ledger said with its last answer."""
+        return self.epsilon
+
+    def charged(self) -> bool:
+        """Whether the site paid for a round in this run."""
+        return self.epsilon > 0
+
+
+class Remote:
+    """The engine of a federation behind a `Carrier`. Use as a context manager."""
+
+    checkpoint_seconds = 0.0
+    """After every round: a site answers a round's message again, but not another one for the same round."""
+
+    name = "flower"
+
+    def __init__(self, carrier: Carrier, recorded: Mapping[str, str] | None = None) -> None:
+        self.recorded = dict(recorded or {"engine": self.name})
+        self._carrier = carrier
+        self._texts: dict[int, str] = {}
+        self._exact: dict[str, str] = {}
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._carrier.close()
+
+    def gather(self, study: Study, base: Path, folder: Path | None, seed: int) -> World:
+        """Open the study at every site, tell all the sizes, and let every site make its promise."""
+        if "pooled" in study.methods:
+            raise StudyError("method 'pooled' moves rows to one place, which no federation does; use --engine embedded")
+        self._carrier.start(study, base, folder)
+        here = world.survey(study.public(), base, seed, only="")
+        text = study.public().to_toml()
+        opened = self._all(here.names, wire.request("open", study=text, seed=seed), study.federation.gathering)
+        here.sizes = {site: int(found["patients"]) for site, found in opened.items()}
+        digest = wire.digest(text)
+        joining = wire.request("join", study=digest, seed=seed, sites=here.sizes)
+        joined = self._all(here.names, joining, study.federation.deadline)
+        for site, found in opened.items():
+            told = joined[site]
+            here.told[site] = Told(
+                here.sizes[site],
+                str(found["region"]),
+                bool(found["generated"]),
+                found["charter"],
+                found["exact"] != "none",
+                dict(told["described"]),
+                tuple(map(str, told["warnings"])),
+            )
+            self._exact[site] = str(found["exact"])
+        self._texts[seed] = digest
+        return here
+
+    def _all(self, names: tuple[str, ...], message: wire.Message, seconds: float) -> dict[str, dict[str, Any]]:
+        """The same request to all; the first refusal is raised, because nothing has been trained yet."""
+        answers = self._carrier.exchange(dict.fromkeys(names, wire.pack(message)), seconds)
+        found = {}
+        for site in names:
+            data = answers[site]
+            if isinstance(data, SutureError):
+                raise data
+            found[site] = wire.answer(wire.unpack(data), site).header
+        return found
+
+    def members(
+        self, study: Study, here: World, method: Method, plans: Mapping[str, SitePlan], account: str, seed: int
+    ) -> tuple[dict[str, RemoteMember], dict[str, RemoteMember]]:
+        """Who trains and who is measured; with folds the hospitals held out are measured."""
+        text = self._texts.get(seed) or next(iter(self._texts.values()))
+        names = {"study": text, "seed": seed, "fold": here.fold or 0, "method": _spelled(study, method)}
+        trainers = {}
+        for site, patients in here.sizes.items():
+            member = RemoteMember(site, patients, names, self._exact[site], study.federation.deadline)
+            planned = plans.get(site)
+            member.noise = planned.noise_multiplier if planned else None
+            trainers[site] = member
+        if not here.fold:
+            return trainers, trainers
+        out = [site for site in here.told if site not in here.sizes]
+        readers = {site: RemoteMember(site, 0, names, self._exact[site], study.federation.deadline) for site in out}
+        return trainers, readers
+
+    def ask(
+        self,
+        members: Mapping[str, RemoteMember],
+        method: Any,
+        messages: Mapping[str, bytes],
+        round_: int,
+        least: int,
+    ) -> Returned:
+        """One step at every site that has a message. Sites that refuse or are late are absent, with their reason."""
+        requests = {
+            site: wire.pack(wire.request("step", body, round=round_, **members[site].names))
+            for site, body in messages.items()
+        }
+        seconds = max(members[site].deadline for site in messages)
+        answers = self._carrier.exchange(requests, seconds)
+        found = Returned({})
+        errors: list[SutureError] = []
+        for site in messages:
+            try:
+                found.sealed[site] = self._step_of(members[site], answers[site], round_)
+            except SutureError as error:
+                found.absent[site] = str(error)
+                errors.append(error)
+        if len(found.sealed) < max(1, least):
+            unpaid = [problem for problem in errors if isinstance(problem, BudgetExhausted)]
+            others = [problem for problem in errors if not isinstance(problem, TooFewSites)]
+            if unpaid or others:
+                raise (unpaid or others)[0]
+        return found
+
+    def _step_of(self, member: RemoteMember, data: bytes | SutureError, round_: int) -> bytes:
+        if isinstance(data, SutureError):
+            raise data
+        message = wire.answer(wire.unpack(data), member.site)
+        header = message.header
+        if header.get("round") != round_:
+            raise StudyError(
+                f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected"
+            )
+        unseal(message.body)
+        member.noise = header["noise"]
+        member.new_charges += int(header["new"])
+        member.epsilon = float(header["spent"] or 0.0)
+        return message.body
+
+    def scores(
+        self, members: Mapping[str, RemoteMember], method: Any, state: dict[str, NDArray[Any]]
+    ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        """Labels and risks of the test patients of every site that lets them leave; nothing for the others."""
+        empty = (np.zeros(0, np.int32), np.zeros(0, np.float32))
+        split = wire.split(state)
+        body = seal(split.arrays)
+        asked = {
+            site: wire.pack(wire.request("score", body, groups=not m.groups, texts=split.texts, **m.names))
+            for site, m in members.items()
+            if m.exact == "scores"
+        }
+        if not asked:
+            return dict.fromkeys(members, empty)
+        answers = self._carrier.exchange(asked, max(members[site].deadline for site in asked))
+        found = dict.fromkeys(members, empty)
+        for site in asked:
+            data = answers[site]
+            if isinstance(data, SutureError):
+                continue  # a site that is away is not measured; the round itself says that it is away
+            message = wire.answer(wire.unpack(data), site)
+            arrays = unseal(message.body)
+            found[site] = (arrays["y"].astype(np.int32), arrays["p"].astype(np.float32))
+            for name, labels in message.header["groups"].items():
+                members[site].groups[name] = np.array(labels, np.str_)[arrays[f"group/{name}"].astype(np.int64)]
+        return found
+
+    def groups(self, members: Mapping[str, RemoteMember], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
+        """The groups that came with the last scores."""
+        return {site: member.groups for site, member in members.items() if member.groups} if not here.fold else {}
+
+
+def _spelled(study: Study, method: Method) -> str:
+    """The method's name as the study spells it."""
+    return method.name if method.name in study.methods else study.method.name

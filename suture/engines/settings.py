@@ -1,0 +1,83 @@
+"""A site's own settings, ``site.toml`` in its home: who it is, where its rows are, what it accepts. Never the study's.
+
+The same settings drive the sites that `suture run --engine flower` starts on one machine; there the rows are where the
+study file says, or come from the study's cohort.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from suture.errors import StudyError
+from suture.site.consent import ConsentSpec
+from suture.site.records import SourceSpec
+from suture.study import LifetimeSpec, Name, Site, explain
+
+SITE = "site.toml"
+
+
+class HubAddress(BaseModel):
+    """Where the hub is, and how the site knows that it is the hub."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str
+    certificate: str | None = "ca.pem"
+    """The authority that signed the hub's certificate. None: no encryption, for tests on one machine only."""
+    key: str | None = "node.key"
+    """The site's own key (ECDSA), which the hub knows from enrolment."""
+
+
+class SiteSettings(BaseModel):
+    """What a site decides for itself. Relative paths are relative to its home, the folder of ``site.toml``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    hub: HubAddress
+    data: SourceSpec | None = None
+    test: SourceSpec | None = None
+    region: str = ""
+    cohort: bool = False
+    """Rows come from the built-in cohort that the study names: simulation."""
+    consent: ConsentSpec | None = None
+    lifetime: LifetimeSpec | None = None
+    exact_metrics: Literal["none", "figures", "scores"] = "none"
+    """What may leave about test patients: nothing, the site's own figures, or every patient's label and risk."""
+    charter_needed: bool = True
+    """Whether a study is refused that no signed charter in the home allows."""
+    applications: tuple[str, ...] = ()
+    """Hashes of Flower apps that are accepted besides the one of the installed version. None is ever run."""
+    largest_message: int = Field(default=256 << 20, ge=1 << 16)
+    """Bytes; anything larger is refused unread."""
+    poll_seconds: float = Field(default=2.0, gt=0)
+    """How often an idle site asks the hub for work; while there is work it asks far more often."""
+
+    def site(self) -> Site:
+        """This site as an entry of a study."""
+        return Site(
+            name=self.name,
+            data=self.data,
+            test=self.test,
+            region=self.region,
+            home=".",
+            consent=self.consent,
+            lifetime=self.lifetime,
+        )
+
+
+def read_settings(home: Path) -> SiteSettings:
+    """The settings in a site's home."""
+    path = home / SITE
+    try:
+        return SiteSettings(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise StudyError(f"{home} is not a site's home (no {SITE} in it); make one with: suture site init") from None
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{path} cannot be read: {error}") from None
+    except ValidationError as error:
+        raise StudyError(f"{path}: {explain(error)}") from None

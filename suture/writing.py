@@ -1,0 +1,24 @@
+"""Files that are replaced whole: a kill leaves the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from suture.errors import RunError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside, flush, then rename over: never half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise RunError(f"{path} cannot be written: {error}") from None

@@ -1,0 +1,57 @@
+"""A real federation on this machine: hub and sites in processes of their own, over TLS, with enrolled keys."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
+sys.path.insert(0, str(Path(__file__).parent))
+from test_parity import same, study
+
+from suture import conduct
+from suture.engines.local import LocalFlower
+from suture.engines.remote import Remote
+
+
+def processes_of(folder):
+    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if str(folder) in line and "suture.engines.local" in line]
+
+
+def test_a_flower_federation_gives_what_one_process_gives_and_leaves_nothing_running(tmp_path):
+    asked = study("fedavg", evaluation={"seeds": 1}, federation={"deadline": 60})
+    here = conduct.run(asked, threads=1)
+    carrier = LocalFlower()
+    there = conduct.run(asked, base=tmp_path, out=tmp_path / "run", engine=Remote(carrier))
+    same(here, there)
+    assert processes_of(tmp_path) == []
+    assert not (tmp_path / "run" / "federation" / "hub").exists()  # keys and tokens go with the run
+    assert {path.stem for path in (tmp_path / "run" / "ledgers").glob("*.sqlite")} == set(there.data["cohort"]["sites"])
+
+
+def test_a_killed_coordinator_takes_its_federation_along_and_is_resumed(tmp_path):
+    asked = study("scaffold", evaluation={"seeds": 1}, federation={"deadline": 60})
+    file = tmp_path / "study.toml"
+    file.write_text(asked.to_toml())
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "suture.cli", "run", str(file), "--engine", "flower", "--out", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not list((run / "checkpoints").glob("*.npz")) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while processes_of(run) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_of(run) == []
+    code = subprocess.run(
+        [sys.executable, "-m", "suture.cli", "run", "--resume", str(run)], capture_output=True, env=os.environ
+    ).returncode
+    assert code == 0
+    from suture.result import Result
+
+    same(conduct.run(asked, threads=1), Result.load(run))

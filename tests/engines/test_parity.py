@@ -1,0 +1,70 @@
+"""Sites that are asked over the wire give bit for bit what the embedded engine gives: models, metrics, statements."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from loopback import Loopback
+
+from suture import conduct
+from suture.engines.remote import Remote
+from suture.methods import METHODS, NOT_PRIVATE
+from suture.study import Study
+
+FEDERATED = [name for name in METHODS if name != "pooled"]
+
+
+def study(method, **more):
+    fields = {
+        "name": "parity",
+        "outcome": "high_risk",
+        "cohort": {"name": "cardio", "patients": 300},
+        "model": {"hidden": [4]},
+        "method": {
+            "name": method,
+            "rounds": 4,
+            "local_epochs": 1,
+            "participation": 0.5 if method == "fedadam" else 1.0,
+        },
+        "evaluation": {"seeds": 3},
+    }
+    if method not in NOT_PRIVATE:
+        fields["privacy"] = {"unit": "patient", "epsilon": 8.0}
+    return Study(**{**fields, **more})
+
+
+def same(one, other):
+    assert one.model.keys() == other.model.keys()
+    assert all(np.array_equal(one.model[name], other.model[name]) for name in one.model)
+    for key in ("metrics", "privacy", "history", "communication"):
+        assert one.data[key] == other.data[key], key
+    for name, found in one.data["methods"].items():
+        told = other.data["methods"][name]
+        assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in told.items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("method", FEDERATED)
+def test_a_federation_gives_what_one_process_gives(method, tmp_path):
+    asked = study(method)
+    here = conduct.run(asked, threads=1)
+    there = conduct.run(asked, base=tmp_path, engine=Remote(Loopback()))
+    same(here, there)
+
+
+def test_folds_of_hospitals_are_measured_where_they_are(tmp_path):
+    asked = study("fedavg", evaluation={"folds": 2})
+    same(conduct.run(asked, threads=1), conduct.run(asked, base=tmp_path, engine=Remote(Loopback())))
+
+
+def test_groups_of_patients_come_with_the_scores(tmp_path):
+    from suture import cohorts
+
+    schema = cohorts.load("cardio", 1, patients=100).schema.model_dump(mode="json", exclude_none=True)
+    column = next(name for name, kind in schema["features"].items() if kind["kind"] == "flag")
+    asked = study("fedavg", schema={**schema, "groups": [column]})
+    here = conduct.run(asked, threads=1)
+    assert here.data["metrics"]["groups"]
+    same(here, conduct.run(asked, base=tmp_path, engine=Remote(Loopback())))

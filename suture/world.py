@@ -190,6 +190,11 @@ def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
         options = {"test_fraction": fresh, **options}
     if study.images is not None and cohorts.takes(study.cohort.name, "size"):
         options = {"size": study.images.size, **options}
+    if study.private and options.get("split") == "paper":
+        raise StudyError(
+            'cohort split = "paper" shuffles, so one patient more moves others between training and test, and no promise '
+            "to a patient holds; under [privacy] leave split out and set evaluation.holdout"
+        )
     cohort = cohorts.load(study.cohort.name, seed, **options)
     if study.outcome != cohort.outcome:
         raise StudyError(

@@ -112,13 +112,13 @@ def explain(
     base = math.fsum([bias, *(w * mean)])
     parts = _parts(known, contributions, mine, row, reference, names)
     log_odds = math.fsum([base, *(part.contribution for part in parts)])
-    slope, intercept = platt[0]
+    calibrated, interval = calibrated_interval(log_odds, platt)
     return Explanation(
         log_odds=log_odds,
         base=base,
         parts=parts,
-        interval=_interval(log_odds, platt),
-        calibrated=sigmoid(slope * log_odds + intercept),
+        interval=interval,
+        calibrated=calibrated,
         notes=_notes(concepts, row, reference, names, mine, others, np.abs(w)),
         reference=len(reference),
         concepts=len(ids),
@@ -193,13 +193,18 @@ def _reason(concept: Concept, value: float) -> str:
     return text if value else f"not {text}"
 
 
-def _interval(log_odds: float, platt: Scaling) -> tuple[float, float]:
-    """95 % interval of the calibrated risk: what the site's own patients leave open about the scaling."""
+def calibrated_interval(log_odds: float, platt: Scaling) -> tuple[float, tuple[float, float]]:
+    """The calibrated risk and its 95 % interval: what the site's own patients leave open about the scaling.
+
+    >>> risk, (low, high) = calibrated_interval(0.0, ((1.0, 0.0), np.eye(2) / 100))
+    >>> risk, round(low, 3), round(high, 3)
+    (0.5, 0.451, 0.549)
+    """
     (slope, intercept), covariance = platt
     at = np.array([log_odds, 1.0])
     half = 1.959964 * math.sqrt(float(at @ covariance @ at))
     middle = slope * log_odds + intercept
-    return sigmoid(middle - half), sigmoid(middle + half)
+    return sigmoid(middle), (sigmoid(middle - half), sigmoid(middle + half))
 
 
 def _notes(

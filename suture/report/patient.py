@@ -38,10 +38,10 @@ def page(found: Explanation, patient: str, site: str, result: Mapping[str, Any],
         "site": site,
         "study": result["name"],
         "outcome": str(result["outcome"]).replace("_", " "),
-        "risk": _percent(found.calibrated),
-        "model_risk": _percent(found.risk),
-        "base": _percent(_sigmoid(found.base)),
-        "interval": f"{_percent(found.interval[0])} to {_percent(found.interval[1])}",
+        "risk": percent(found.calibrated),
+        "model_risk": percent(found.risk),
+        "base": percent(_sigmoid(found.base)),
+        "interval": f"{percent(found.interval[0])} to {percent(found.interval[1])}",
         "reference": f"{found.reference:,}",
         "rows": rows,
         "amplifiers": [_line(part) for part in found.amplifiers[:8]],
@@ -52,7 +52,7 @@ def page(found: Explanation, patient: str, site: str, result: Mapping[str, Any],
         "concepts": found.concepts,
         "footer": [
             ("Model", f"{result['methods'][result['method']]['label']}, {found.concepts} concepts"),
-            ("Privacy of the model", _privacy(private)),
+            ("Privacy of the model", privacy_words(private)),
             ("Suture", __version__),
         ],
     }
@@ -71,10 +71,10 @@ def waterfall(found: Explanation) -> Any:
     for _, change in steps:
         levels.append(levels[-1] + change)
     floor, ceiling = min(levels) - 0.5, max(levels) + 0.9
-    bars = [_bar("This site's average patient", floor, found.base, "total", _percent(_sigmoid(found.base)))]
+    bars = [_bar("This site's average patient", floor, found.base, "total", percent(_sigmoid(found.base)))]
     for i, (name, change) in enumerate(steps):
         bars.append(_bar(name, levels[i], levels[i + 1], "raises" if change > 0 else "lowers", f"{change:+.2f}"))
-    bars.append(_bar("This patient", floor, found.log_odds, "total", _percent(found.risk)))
+    bars.append(_bar("This patient", floor, found.log_odds, "total", percent(found.risk)))
     order = [str(bar["name"]) for bar in bars]
     x = alt.X("from:Q", title="Log odds", scale=alt.Scale(domain=[floor, ceiling], nice=False, zero=False))
     y = alt.Y(
@@ -117,11 +117,13 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-max(-40.0, min(40.0, value))))
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in percent, with one decimal."""
     return f"{100 * share:.1f} %"
 
 
-def _privacy(private: Mapping[str, Any]) -> str:
+def privacy_words(private: Mapping[str, Any]) -> str:
+    """What is proven about the model, for a page's foot."""
     if not private["protected"]:
         return "none: the model was trained without differential privacy"
     return f"epsilon {private['epsilon']:.3g} at delta {private['delta']:g} for every training patient"

@@ -325,7 +325,7 @@ def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     _suits(study, world, name)
     network = network_of(study, world)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
     return build(name, study.method, network, local_settings(study), public)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from suture.errors import StudyError
@@ -55,6 +56,7 @@ class Public:
     schema: Schema | None = None
     sites: int = 1
     patients: int = 1 << 40
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None = None) -> Method:
@@ -168,6 +170,7 @@ def _fair(spec: MethodSpec, network: Network, local: Local, public: Public | Non
 def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
     from suture.methods.veil import Veil
     from suture.methods.veil_printed import VeilPrinted
+    from suture.methods.veil_teams import Teams
     from suture.models.concepts import dictionary, plain
     from suture.models.dense import dense_only
 
@@ -190,4 +193,5 @@ def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: P
         public.sites,
         public.patients,
         spec.honest,
+        Teams.of(public.sizes, spec.teams if spec.mode == "secure" else 1),
     )

@@ -61,11 +61,11 @@ DELTA_STEPS = 2.0**24
 
 @dataclass(frozen=True)
 class FairFed:
-    """FedAvg on a penalised loss. ``groups`` are declared in public, ``parties`` and ``patients`` are public sizes."""
+    """FedAvg on a penalised loss. ``protected`` groups are declared in public, ``parties`` and ``patients`` are public sizes."""
 
     network: Network
     local: Local
-    groups: tuple[str, ...]
+    protected: tuple[str, ...]
     fairness: float = 0.5
     share: float = 0.1
     threshold: float = 0.05
@@ -79,7 +79,7 @@ class FairFed:
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.groups) < 2:
+        if len(self.protected) < 2:
             raise StudyError(
                 'method "fairfed" needs the groups to treat alike; in [schema]: protected = { column = "sex", '
                 'values = ["F", "M"] }, with the column in groups'
@@ -129,7 +129,7 @@ class FairFed:
         """For the privacy statement."""
         words = (
             "In every round each hospital sent a model update by DP-SGD, clipped by patient, and for each of the "
-            f"{len(self.groups)} protected groups the sum of its patients' risks (in the first round their number) with "
+            f"{len(self.protected)} protected groups the sum of its patients' risks (in the first round their number) with "
             "discrete Gaussian noise; a patient moves these sums by at most 1. "
         )
         if self.secure:
@@ -145,7 +145,7 @@ class FairFed:
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """One model; no gap is known."""
-        count = len(self.groups)
+        count = len(self.protected)
         return {
             **start_weights(self.network, rng),
             "t": np.array(0),
@@ -171,9 +171,9 @@ class FairFed:
             step = whole.astype(np.float64) / DELTA_STEPS / sum(answer.patients for answer in answers)
         else:
             step = mean_delta(answers, "size")
-        if words.shape != (len(self.groups),):
-            raise RunError(f"expected a sum for each of {len(self.groups)} groups, found shape {words.shape}")
-        sums, people = Grid(1.0, None, len(self.groups)).open(words), sum(answer.patients for answer in answers)
+        if words.shape != (len(self.protected),):
+            raise RunError(f"expected a sum for each of {len(self.protected)} groups, found shape {words.shape}")
+        sums, people = Grid(1.0, None, len(self.protected)).open(words), sum(answer.patients for answer in answers)
         new = {**state, "params": (state["params"] - step).astype(np.float32), "t": np.array(int(state["t"]) + 1)}
         if int(state["t"]) == 0:
             new["counts"] = np.clip(sums, LEAST * people, people).astype(np.float32)
@@ -192,7 +192,7 @@ class FairFed:
 
     def facts(self, state: State) -> dict[str, object]:
         """What the server knows, all of it released: the groups' mean risks and the penalty's weight."""
-        known = zip(self.groups, state["rates"].tolist(), strict=True)
+        known = zip(self.protected, state["rates"].tolist(), strict=True)
         return {"released_mean_risk": dict(known), "fairness_weight": float(state["weight"])}
 
     # --- the site's side -----------------------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ class FairFed:
         self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
     ) -> tuple[Arrays, State]:
         """Noisy group sums at the model as it came, and local training on the penalised loss."""
-        group = groups_of(data, len(self.groups))
+        group = groups_of(data, len(self.protected))
         rho = None if noise is None else self.rates_rho(data.patients, noise)
-        grid = Grid(1.0, rho, len(self.groups), self._honest)
+        grid = Grid(1.0, rho, len(self.protected), self._honest)
         risk = np.ones(data.patients)
         if not message["first"]:
             risk = patient_risk(self.network.predict(np.asarray(message["params"], np.float32), data.x), data.starts)
-        sums = np.bincount(group[group >= 0], risk[group >= 0], len(self.groups)).astype(np.float64)
+        sums = np.bincount(group[group >= 0], risk[group >= 0], len(self.protected)).astype(np.float64)
         words = grid.share(sums, derive(key, "rates"))
         push = self.push(data, message)
         delta = local_delta(self.network, self.local, data, message["params"], noise, derive(key, "training"), push)
@@ -218,7 +218,7 @@ class FairFed:
 
     def push(self, data: Patients, message: Arrays) -> NDArray[np.float32]:
         """The penalty's weight of each row; a patient's is shared out over their rows, since their risk is the mean."""
-        group = groups_of(data, len(self.groups))
+        group = groups_of(data, len(self.protected))
         rows = np.diff(data.starts)
         each = np.asarray(message["pushes"], np.float64)[group] / rows  # -1, no group, is the last entry
         return np.repeat(each, rows).astype(np.float32)

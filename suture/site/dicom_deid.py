@@ -96,6 +96,12 @@ def new_uid(secret: bytes, uid: str) -> str:
     return f"2.25.{int.from_bytes(code_of(secret, 'uid', uid))}"
 
 
+def patient_code(secret: bytes, header: Any) -> str:
+    """What stands for the patient of a file: the same in every copy made under the same secret."""
+    patient = f"{header.get('PatientID', '')}\0{header.get('IssuerOfPatientID', '')}"
+    return code_of(secret, "patient", patient).hex()
+
+
 def deidentify(path: Path, secret: bytes) -> tuple[Any, dict[str, Any]]:
     """A new dataset with what may stay, and a report without values; `BrokenImage` where the file is no radiograph."""
     pydicom = library("pydicom", "de-identifying DICOM files")
@@ -148,9 +154,8 @@ def _fill(pydicom: Any, new: Any, old: Any, secret: bytes) -> None:
     for name in REPLACED:
         if str(old.get(name) or ""):
             setattr(new, name, new_uid(secret, str(old.get(name))))
-    patient = f"{old.get('PatientID', '')}\0{old.get('IssuerOfPatientID', '')}"
     for name in CODED:
-        setattr(new, name, code_of(secret, "patient", patient).hex())
+        setattr(new, name, patient_code(secret, old))
     for name in EMPTIED:
         setattr(new, name, "")
     new.PatientIdentityRemoved, new.DeidentificationMethod = "YES", METHOD

@@ -214,7 +214,7 @@ class FairFed:
         if not self.secure:
             return {"delta": delta, "sums": words}, own
         weighted = on_grid(data.patients * delta.astype(np.float64), DELTA_STEPS, len(delta))
-        return {"delta": weighted, "sums": words}, own
+        return {"delta": np.rint(weighted).astype(np.int64), "sums": words}, own
 
     def push(self, data: Patients, message: Arrays) -> NDArray[np.float32]:
         """The penalty's weight of each row; a patient's is shared out over their rows, since their risk is the mean."""

@@ -253,6 +253,15 @@ def check(method: Method, protection: ProtectionSpec, sites: int | None = None) 
         )
 
 
+def check_engine(protection: ProtectionSpec, engine: str) -> None:
+    """Masks must be put on at the site. Only where all sites are in this process may this module do it for them."""
+    if protection.sum == "masked" and engine != "embedded":
+        raise StudyError(
+            f'protection.sum = "masked" is not carried by engine {engine!r}: its coordinator would see the answers before they '
+            'are masked. Use --engine embedded, which shows cost and rounding, or sum = "trusted"'
+        )
+
+
 _NEEDS = "needs each of them: take fedavg, fedprox, fedadam, fedyogi, fedadagrad, ditto, apfl, finetune, or veil in mode secure"
 
 

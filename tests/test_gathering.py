@@ -90,6 +90,23 @@ def test_sites_must_have_been_asked_the_same():
         question(METHOD, {"a": b"1", "b": b"2"})
 
 
+def test_whatever_decides_what_a_site_adds_is_part_of_the_question():
+    """Other sizes or another norm bound for all sites but one would make the sum that site's update."""
+    same = {"a": b"1", "b": b"1"}
+    digests = {
+        question(METHOD, same),
+        question(METHOD, same, MASKED),
+        question(METHOD, same, ProtectionSpec(sum="masked", norm_bound=1e-9)),
+        question(METHOD, same, MASKED, {"a": 500, "b": 1}),
+        question(METHOD, same, MASKED, {"a": 1, "b": 500}),
+        question(METHOD, same, MASKED, {"a": 1, "b": 500}, 2),
+        question(METHOD, {"a": b"2", "b": b"2"}),
+        question(FedAvg(Dense((1, 1)), Local(rate=1e-9)), same),
+    }
+    assert len(digests) == 8
+    assert question(METHOD, same, MASKED) == question(METHOD, same, ProtectionSpec(sum="masked"))
+
+
 def test_masks_and_robust_rules_exclude_each_other():
     with pytest.raises(StudyError, match=r"exclude each other: robust aggregation compares .* norm_bound = 1.0"):
         Study(name="s", outcome="y", cohort="cardio", protection={"sum": "masked", "aggregation": "median"})

@@ -93,6 +93,9 @@ def test_without_a_site_seeds_give_the_interval_and_the_capture_can_be_filed(don
     assert "blurred" in found["background"]
     capture = pydicom.dcmread(found["capture"])
     assert (str(capture.PatientName), capture.PatientID) == ("Doe^Jane", "MRN-7")
+    rough = explain_file(folder, image=path, quick=True, out=tmp_path / "rough")
+    assert (rough["exact"], rough["kernel_shap_difference"]) == (False, None)
+    assert rough["additivity_error"] < 1e-6
     again = explain_file(folder, image=path, identify=True, out=tmp_path)
     assert again["regions"] == found["regions"]  # an explanation repeats to the last digit
 

@@ -79,18 +79,12 @@ class Trained:
         return cls(result, study, here, world.method_of(study, here, name), models, images[0].size)
 
     def predict(self, site: str, seed: int = 0) -> Predict:
-        """The model as a site computes it, ensembles included; without a site, as a site that did not train would."""
+        """The model as a site computes it, ensembles included; "" is a site that did not take part."""
         state, own = self.models[seed]
-
-        def risks(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-            try:
-                return self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
-            except KeyError:
-                raise StudyError(
-                    f"method {self.method.name!r} keeps its models at the hospitals; name one with --site"
-                ) from None
-
-        return risks
+        if own and site not in own:
+            why = f"site {site!r} has none" if site else "name one with --site"
+            raise StudyError(f"the hospitals of this run ({self.method.label}) have models of their own; {why}")
+        return lambda rows: self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
 
     def place(self, site: str) -> world.Place:
         """A site by name."""
@@ -282,7 +276,8 @@ def _facts(run: Trained, site: str | None, images: int, findings: list[str]) -> 
         "notes": [
             f"Mean absolute Kernel SHAP value (log odds, {QUICK_SAMPLES} sets of regions) over up to {images} images of each "
             "hospital, held-out ones where there are any, with that hospital's own model where the method has one.",
-            f"A region that is left out shows {WORDS['site']}. Regions are {grid(run.size).source}.",
+            "A region that is left out shows the mean image of that hospital's own training patients. Regions are a fixed grid "
+            "for upright frontal views, the same for all images.",
             "A large weight in a corner means that predictions move with something that is not the patient. It does not say "
             "what it is, nor that the prediction is wrong: look at the images.",
             whose,

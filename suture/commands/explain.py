@@ -18,6 +18,9 @@ def explain(
     site: Annotated[str | None, typer.Option(help="The patient's site; only its rows are read.")] = None,
     patient: Annotated[str | None, typer.Option(help="veil: the patient's identifier in the site's table.")] = None,
     row: Annotated[Path | None, typer.Option(help="veil: a CSV or JSON file with one row.")] = None,
+    percentiles: Annotated[
+        str, typer.Option(help="veil: compare with the site's own patients, or the federation's (released before).")
+    ] = "site",
     image: Annotated[Path | None, typer.Option(help="Imaging: a DICOM, PNG or NPZ file to explain.")] = None,
     regions: Annotated[
         bool, typer.Option("--regions", help="Imaging: where the model looks at each hospital.")
@@ -43,6 +46,8 @@ def explain(
         raise StudyError("give one of --patient ID, --row FILE, --image FILE and --regions: suture explain --help")
     if image is None and (unet is not None or background is not None or identify or quick):
         raise StudyError("--unet, --background, --identify and --quick belong to --image FILE")
+    if percentiles != "site" and (image is not None or regions):
+        raise StudyError("--percentiles belongs to --patient and --row")
     if image is not None:
         from suture.explain_image import explain_file
 
@@ -58,7 +63,7 @@ def explain(
 
         if site is None:
             raise StudyError("--patient and --row need --site: a patient is explained at their own site")
-        found = explain_patient(folder, site=site, patient=patient, row=row, out=out)
+        found = explain_patient(folder, site=site, patient=patient, row=row, out=out, percentiles=percentiles)
     if as_json:
         print_json(found)
     else:

@@ -121,7 +121,7 @@ def deidentify(path: Path, secret: bytes) -> tuple[Any, dict[str, Any]]:
     report = {
         "elements": len(before),
         "private": sum(bool(element.tag.is_private) for element in before),
-        "kept": sorted(str(element.keyword) for element in new if element.keyword not in (*REPLACED, *CODED, *EMPTIED)),
+        "kept": sorted(str(element.keyword) for element in new if element.keyword in (*KEPT, *TERMS, *TABLES)),
         "burnt_in": str(new.get("BurnedInAnnotation", "")),
         "text_found": has_text(grey_of(old, stored)),
     }

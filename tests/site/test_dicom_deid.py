@@ -174,6 +174,21 @@ def test_a_folder_whole_or_not_at_all(tmp_path: Path) -> None:
         deidentify_folder(tmp_path / "no", tmp_path / "fourth", secret=SECRET)
 
 
+def test_copies_of_a_hospitals_files_show_the_same_pictures(tmp_path: Path) -> None:
+    from suture.starter_images import write_radiograph
+
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64)).astype(np.uint8)
+    for number, kind in enumerate(("dicom", "dicom-inverted")):
+        write_radiograph(tmp_path / f"{kind}.dcm", picture, kind, "17", number)
+        new, report = deidentify(tmp_path / f"{kind}.dcm", SECRET)
+        write(new, tmp_path / f"{kind}-clean.dcm")
+        before, after = (read_image(tmp_path / f"{kind}{end}.dcm", 64).pixels for end in ("", "-clean"))
+        assert (before == after).all()
+        assert before == pytest.approx(picture / 255, abs=1e-6)
+        assert b"Example" not in (tmp_path / f"{kind}-clean.dcm").read_bytes()
+        assert "PatientIdentityRemoved" not in report["kept"]
+
+
 def test_the_command(suture_command, tmp_path: Path) -> None:
     everything(tmp_path / "film.dcm")
     done = suture_command("deid", "dicom", "film.dcm", "clean.dcm", "--json", cwd=tmp_path)

@@ -152,6 +152,8 @@ def _written(
     paths = {kind: target / f"{stem}.{kind}" for kind in ("html", "png", "dcm")}
     page = image_page.page(found, name, where, result, png(full[:, :LISTED]), [paths["png"].name, paths["dcm"].name])
     told = "; ".join(f"{region} {value:+.2f}" for region, value in found.ordered[:5])
+    home = run.place(site).home if site is not None else None
+    secret = world.site_secret(home) if home is not None else None
     target.mkdir(parents=True, exist_ok=True)
     write_capture(
         full,
@@ -160,6 +162,7 @@ def _written(
         identified=identify,
         series="Suture region values, not for diagnosis",
         comment=f"{heading[0]}. Log odds by region: {told}",
+        secret=secret,
     )
     write_whole(paths["png"], png(full))
     write_whole(paths["html"], page.encode())

@@ -16,8 +16,8 @@ from suture.explanation.patient import sigmoid
 from suture.explanation.regions import CORNERS, OUTSIDE, Regions
 from suture.explanation.shapley import LEAST_RISK, RegionValues
 
-NOTICED = 3
-"""A corner among so many largest values is worth a warning."""
+NOTICED, WORTH = 3, 0.05
+"""A corner among so many largest values is worth a warning, if it moves the log odds by so much."""
 ALMOST = 0.05
 """Log odds by which Kernel SHAP may differ from the exact values before it is worth a note."""
 
@@ -76,8 +76,8 @@ def outside_share(values: NDArray[np.float64], names: tuple[str, ...]) -> float:
 def notes_of(found: RegionValues, regions: Regions, pixels: NDArray[np.float32]) -> tuple[str, ...]:
     """What a reader should know before trusting the values, in sentences."""
     notes = []
-    order = [found.names[i] for i in np.argsort(-np.abs(found.values), kind="stable")[:NOTICED]]
-    corners = [name for name in order if name in CORNERS]
+    order = np.argsort(-np.abs(found.values), kind="stable")[:NOTICED]
+    corners = [found.names[i] for i in order if found.names[i] in CORNERS and abs(found.values[i]) > WORTH]
     if corners:
         notes.append(
             f"The {' and the '.join(corners)} of the image {'is' if len(corners) == 1 else 'are'} among the {NOTICED} regions "

@@ -26,6 +26,8 @@ LISTED = 3 * MARGIN + 2 * PANEL
 HEAD, FOOT = 112, 66
 STRONGEST = 0.62
 """Share of colour over grey in the region with the largest value: the radiograph stays visible below."""
+FAINT = 0.25
+"""Log odds below which even the largest value is drawn pale: colour must not make much of little."""
 SHORT = {"chest wall, neck and abdomen": "chest wall, neck, abdomen"}
 INSIDE = SHORT | dict.fromkeys(CORNERS, "corner")
 """Names inside the picture, where their place says the rest."""
@@ -66,7 +68,7 @@ def draw(
     grey = _grown(image)
     index = _grown_index(regions)
     edges = _edges(index)
-    reach = float(np.abs(values).max()) or 1.0
+    reach = max(float(np.abs(values).max()), FAINT)
     plain = np.repeat((grey * 255)[:, :, None], 3, axis=2)
     plain[edges] = 0.55 * plain[edges] + 0.45 * np.array(PAPER)
     for place, raster in ((MARGIN, plain), (2 * MARGIN + PANEL, _coloured(grey, index, values, reach, edges))):

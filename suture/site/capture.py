@@ -5,10 +5,11 @@ that. Type 1 attributes of the mandatory modules (patient, study, series, SC equ
 filled, type 2 ones are there though empty.
 
 Whose picture it is: by default nobody's. The patient module is empty, the study is new, the file says that identity was
-removed, and the source image is not referred to, because its UID leads to the patient. A hospital that wants the
-capture filed beside the source in its own PACS asks for it (``identified=True``, `suture explain --identify`): then patient
-and study are copied from the source file, and the source is referred to by its UIDs. Such a file is a patient's record and
-must be treated as one.
+removed, and the source image is not referred to, because its UID leads to the patient. With the site's ``secret`` the codes
+are those that `suture deid dicom` gives under the same secret, so that the capture is filed beside the source's
+de-identified copy and refers to it. A hospital that wants it beside the source itself, in its own PACS, asks for it
+(``identified=True``, `suture explain --identify`): then patient and study are copied from the source file, and the source is
+referred to by its UIDs. Such a file is a patient's record and must be treated as one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError, MissingExtra
+from suture.site.dicom_deid import new_uid, patient_code
 
 CLASS = "1.2.840.10008.5.1.4.1.1.7"
 """Secondary Capture Image Storage."""
@@ -59,7 +61,14 @@ def source_of(path: Path) -> Any | None:
 
 
 def write_capture(
-    raster: NDArray[np.uint8], path: Path, *, source: Any | None, identified: bool, series: str, comment: str
+    raster: NDArray[np.uint8],
+    path: Path,
+    *,
+    source: Any | None,
+    identified: bool,
+    series: str,
+    comment: str,
+    secret: bytes | None = None,
 ) -> None:
     """Write rows x columns x 3 as a Secondary Capture; ``comment`` and ``series`` must not name a patient."""
     if identified and (source is None or not source.get("StudyInstanceUID") or not source.get("PatientID")):
@@ -76,6 +85,7 @@ def write_capture(
     made.file_meta = meta
     made.SpecificCharacterSet = "ISO_IR 192"
     made.SOPClassUID, made.SOPInstanceUID = CLASS, meta.MediaStorageSOPInstanceUID
+    coded = secret if source is not None and not identified else None
     _whose(made, source if identified else None, uid)
     _series(made, uid, series)
     made.ImageType = ["DERIVED", "SECONDARY"]
@@ -85,8 +95,16 @@ def write_capture(
     made.ImageComments = comment
     made.BurnedInAnnotation = "NO"  # no patient and no date is written into the picture
     made.LossyImageCompression = "00"
-    if identified and source is not None:
-        made.SourceImageSequence = [_reference(pydicom, source)]
+    if source is not None and identified:
+        made.SourceImageSequence = [_reference(pydicom, source.SOPClassUID, source.SOPInstanceUID)]
+    if source is not None and coded is not None:
+        made.PatientID = made.PatientName = patient_code(coded, source)
+        made.StudyInstanceUID = new_uid(coded, str(source.get("StudyInstanceUID", "")))
+        known = str(source.SOPClassUID).startswith(
+            "1.2.840.10008."
+        )  # a vendor's own class could tell whose machine it is
+        copy = new_uid(coded, str(source.SOPInstanceUID))
+        made.SourceImageSequence = [_reference(pydicom, source.SOPClassUID if known else CLASS, copy)]
     _pixels(made, raster)
     part = path.with_name(path.name + ".part")
     pydicom.dcmwrite(part, made, enforce_file_format=True)
@@ -100,7 +118,7 @@ def _whose(made: Any, source: Any | None, uid: Any) -> None:
     made.StudyInstanceUID = source.StudyInstanceUID if source is not None else uid(None)
     if source is None:
         made.PatientIdentityRemoved = "YES"
-        made.DeidentificationMethod = "Suture: patient and study modules left empty, new UIDs"
+        made.DeidentificationMethod = "Suture: patient and study empty or coded, new UIDs"
         return
     for name in ALSO:
         if name in source:
@@ -123,10 +141,9 @@ def _series(made: Any, uid: Any, series: str) -> None:
     made.TimezoneOffsetFromUTC = "+0000"
 
 
-def _reference(pydicom: Any, source: Any) -> Any:
+def _reference(pydicom: Any, sop_class: str, instance: str) -> Any:
     reference = pydicom.dataset.Dataset()
-    reference.ReferencedSOPClassUID = source.SOPClassUID
-    reference.ReferencedSOPInstanceUID = source.SOPInstanceUID
+    reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = sop_class, instance
     purpose = pydicom.dataset.Dataset()
     purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
     purpose.CodeMeaning = "Source image for image processing operation"

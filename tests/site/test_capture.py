@@ -92,6 +92,26 @@ def test_on_request_it_is_filed_beside_the_source(tmp_path, film):
     assert "PatientIdentityRemoved" not in found
 
 
+def test_with_the_sites_secret_it_goes_with_the_de_identified_copy(tmp_path, film):
+    from suture.site.dicom_deid import deidentify
+
+    write_capture(
+        RASTER,
+        tmp_path / "out.dcm",
+        source=source_of(film),
+        identified=False,
+        series="s",
+        comment="c",
+        secret=b"k" * 32,
+    )
+    found, (copy, _) = pydicom.dcmread(tmp_path / "out.dcm"), deidentify(film, b"k" * 32)
+    assert (found.PatientID, found.StudyInstanceUID) == (copy.PatientID, copy.StudyInstanceUID)
+    assert found.SourceImageSequence[0].ReferencedSOPInstanceUID == copy.SOPInstanceUID
+    content = (tmp_path / "out.dcm").read_bytes()
+    for value in IDENTIFYING:
+        assert value.encode() not in content, value
+
+
 def test_identity_needs_a_source_that_has_one(tmp_path):
     with pytest.raises(DataError, match="--identify"):
         write(tmp_path / "out.dcm", None, identified=True)

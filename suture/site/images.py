@@ -193,7 +193,7 @@ def grey_of(image: Any, stored: NDArray[Any]) -> Floats:
         grey = 1 - grey
     padding = image.get("PixelPaddingValue")
     grey = np.where(levels == padding, 0, grey) if isinstance(padding, int) else grey
-    return np.asarray(grey, np.float32)[index.reshape(stored.shape)]
+    return np.asarray(np.asarray(grey, np.float32)[index.reshape(stored.shape)], np.float32)
 
 
 def _dicom(path: Path) -> tuple[Floats, dict[str, str | int]]:

@@ -23,5 +23,10 @@ def reproduce(
 
     if paper == "chapter":
         return chapter.reproduce(out)
-    papers = {"fedcvr": fedcvr, "ifedavg": ifedavg, "veil": veil, "radiology": radiology}
-    return papers[paper].reproduce(out, quick=quick, threads=threads, progress=progress)
+    runs = {
+        "fedcvr": fedcvr.reproduce,
+        "ifedavg": ifedavg.reproduce,
+        "veil": veil.reproduce,
+        "radiology": radiology.reproduce,
+    }
+    return runs[paper](out, quick=quick, threads=threads, progress=progress)

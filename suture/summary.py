@@ -84,6 +84,12 @@ REFERENCES = {
         2020,
         "arXiv:1910.06378",
     ),
+    "fedsgd": (
+        "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
+        "Kairouz, Liu, Steinke",
+        2021,
+        "arXiv:2102.06387",
+    ),
     "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
     "veil": _VEIL,
     "veil-printed": _VEIL,

@@ -22,6 +22,7 @@ METHODS = (
     "fedadam",
     "fedyogi",
     "fedadagrad",
+    "fedsgd",
     "fedcluster",
     "ifedavg",
     "apfl",
@@ -99,6 +100,8 @@ def _build(name: str, spec: MethodSpec, network: Network, local: Local, public: 
         return FedOpt(
             network, local, cast("Server", name), weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau
         )
+    if name == "fedsgd":
+        return _fedsgd(spec, network, local, public or Public())
     if name == "fedcluster":
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
     if name in ("ifedavg", "apfl", "ditto", "finetune"):
@@ -139,6 +142,20 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
     if name == "apfl":
         return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
     return Ditto(dense, local, spec.proximal, weighting)
+
+
+def _fedsgd(spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
+    from suture.methods.fedopt import FedOpt
+    from suture.methods.fedsgd import FedSgd
+    from suture.models.dense import dense_only
+
+    if spec.participation < 1:
+        raise StudyError("method.participation: fedsgd needs every site in every round; set it to 1")
+    if local.dropout:
+        raise StudyError("model.dropout: fedsgd takes whole gradients; set it to 0")
+    dense = dense_only(network, "method 'fedsgd'")
+    server = FedOpt(dense, local, "fedadam", "size", spec.server_rate, spec.beta1, spec.beta2, spec.tau)
+    return FedSgd(dense, local, server, public.sites, public.patients, spec.honest)
 
 
 def _fair(spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:

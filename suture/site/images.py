@@ -62,7 +62,8 @@ def read_image(path: Path, size: int) -> Picture:
     if not start:
         raise BrokenImage("the file is empty")
     if start[128:] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
-        grey, header = _dicom(path)
+        with described():
+            grey, header = _dicom(path)
     elif start.startswith(b"\x89PNG"):
         grey, header = _png(path)
     elif start.startswith(b"PK") and path.suffix.lower() == ".npz":
@@ -118,6 +119,17 @@ def library(name: str, what: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise MissingExtra(f"{what} needs {name.split('.')[0]}: pip install 'suture[imaging]'") from None
+
+
+@contextmanager
+def described() -> Iterator[None]:
+    """Whatever a damaged header makes pydicom raise, and it converts values only when they are asked for, in our words."""
+    try:
+        yield
+    except (BrokenImage, MissingExtra):
+        raise
+    except Exception as error:
+        raise BrokenImage(f"has a damaged header ({type(error).__name__})") from None
 
 
 @contextmanager
@@ -187,19 +199,24 @@ def _dicom(path: Path) -> tuple[Floats, dict[str, str | int]]:
 
 def _decoded(image: Any) -> NDArray[Any]:
     """The stored values; a decoder that is not installed stops the study, because it is no fault of the file."""
-    syntax = getattr(getattr(image, "file_meta", None), "TransferSyntaxUID", None)
-    if syntax is not None and syntax.is_compressed:
-        get_decoder = library("pydicom.pixels", "reading DICOM files").get_decoder
+    try:
+        syntax = image.file_meta.TransferSyntaxUID
+        compressed = bool(syntax.is_compressed)
+    except Exception:
+        raise BrokenImage("does not say how its pixels are stored (transfer syntax)") from None
+    if compressed:
         try:
-            decoder = get_decoder(syntax)
+            decoder = library("pydicom.pixels", "reading DICOM files").get_decoder(syntax)
         except NotImplementedError:
-            raise BrokenImage(f"is compressed in a way that no decoder knows ({syntax})") from None
+            raise BrokenImage("is compressed in a way that no decoder knows") from None
         if not decoder.is_available:
             raise MissingExtra(
                 f"images compressed as {syntax.name} need a decoder that is not installed: pip install 'suture[imaging]'"
             )
     try:
         stored = np.asarray(image.pixel_array)
+        if stored.shape != (int(image.Rows), int(image.Columns)) or stored.dtype.kind not in "ui":
+            raise ValueError("pixels and header differ")
         # Old files keep overlays in the bits above those of the image.
         return own_bits(stored, int(image.BitsStored), signed=bool(image.PixelRepresentation))
     except Exception as error:

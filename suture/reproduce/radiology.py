@@ -6,7 +6,8 @@ shortcut planted; test labels are the truth), and the real PneumoniaMNIST dealt 
 clip and epsilon; the penalty's releases are paid for out of it. One training gives two rows, with and without the ensemble,
 because a site's own model changes nothing that it sends.
 
-Settings were chosen on other seeds of the generator and on PneumoniaMNIST's validation part; results are on test data.
+The private learning rate was chosen on PneumoniaMNIST's validation part (rates 1 and 2 without, 0.3 with momentum 0.9; width 8
+against 4) and is used on the radiographs as it is: nothing was searched for there.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def pneumonia(private: bool, *, part: str = "test") -> Study:
         seed=SEED,
         cohort={"name": "pneumonia", "hospitals": 10, "part": part},
         model=MODEL,
-        method={"name": "fedavg", "rounds": 12, "local_epochs": 1, "batch": 96, "rate": 1.0}
+        method={"name": "fedavg", "rounds": 12, **LOCAL}
         if private
         else {"name": "fedavg", "rounds": 12, "local_epochs": 1, "batch": 32, "rate": 0.1},
         **({"privacy": {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5}} if private else {}),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from suture.errors import BudgetExhausted, RunError, TooFewSites
 from suture.gathering import Gathered, gather
-from suture.methods.base import Method, State
+from suture.methods.base import Grouped, Method, State
 from suture.protection.envelope import seal
 from suture.protection.settings import ProtectionSpec
 from suture.training.local import Local, at_round
@@ -207,7 +207,9 @@ def train(
         _count_absent(training, back, round_, least)
         # Under masks a site that is missing must be reckoned with; otherwise it is as if it had not been asked.
         sizes = {site: members[site].patients for site in chosen if site in back.sealed or protection.sum == "masked"}
-        found = gather(now, protection, sizes, back.sealed, round_, messages, getattr(engine, "threads", 1))
+        groups = now.groups(training.state, tuple(sizes)) if isinstance(now, Grouped) else None
+        threads = getattr(engine, "threads", 1)
+        found = gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
         _note(training, found, round_, protection)
         training.state = now.server_step(training.state, found.answers)
         training.round = round_

@@ -86,7 +86,11 @@ VEIL: dict[str, Space] = {
         Range("method.server_rate", 0.03, 1.0),
         Choice("method.concepts", (20, 40, 60)),
     ),
-    "secure": (Choice("method.rounds", (6, 8, *ROUNDS)), Choice("method.concepts", (20, 30, 40, 50, 60))),
+    "secure": (
+        Choice("method.rounds", (5, 6, 8, 10)),
+        Choice("method.concepts", (30, 40, 50, 60)),
+        Choice("method.teams", (4, 6, 8)),
+    ),
 }
 VEIL["votes+moments"] = VEIL["votes"]
 PRINTED: Space = (
@@ -111,6 +115,8 @@ def space_of(study: Study, method: str) -> Space:
         return VEIL[study.method.mode]
     if method == "veil-printed":
         return PRINTED
+    if method == "fedsgd":  # one whole gradient a round: no local steps to tune
+        return (LOCAL[0], *((CLIP,) if study.private else ()), _SERVER)
     if method not in OWN:
         raise StudyError(f"--method: there is no search space for {method!r}; expected one of {', '.join(known())}")
     return (*LOCAL, *((CLIP,) if study.private else ()), *OWN[method])
@@ -122,7 +128,7 @@ def known() -> tuple[str, ...]:
     >>> {"fedavg", "veil"} <= set(known())
     True
     """
-    return (*OWN, "veil", "veil-printed")
+    return (*OWN, "fedsgd", "veil", "veil-printed")
 
 
 def settings(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -115,7 +115,7 @@ class MethodSpec(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     rate_decay: float = Field(default=1.0, gt=0, le=1)
     rate_steps: int = Field(default=0, ge=0)
-    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced"] | None = None
+    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None = None
     participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
     server_rate: float = Field(default=0.1, gt=0)
@@ -136,8 +136,17 @@ class MethodSpec(BaseModel):
     quorum: float | None = Field(default=None, ge=0)
     concepts: int = Field(default=60, ge=1)
     honest: float = Field(default=0.5, gt=0, le=1)
+    teams: int = Field(default=8, ge=1)
     contrast: float = Field(default=1.0, ge=0)
     temperature: float = Field(default=0.5, gt=0)
+    fairness: float = Field(default=0.5, ge=0)
+    fairness_share: float = Field(default=0.1, gt=0, lt=1)
+    gap_threshold: float = Field(default=0.05, ge=0)
+    boost: float = Field(default=1.5, ge=1)
+    secure_rates: bool = True
+    ensemble: bool = False
+    ensemble_epochs: int = Field(default=5, ge=1)
+    ensemble_rate: float = Field(default=0.05, gt=0)
     claimed_epsilon: float = Field(default=5.0, gt=0)
 
 
@@ -173,6 +182,8 @@ class EvaluationSpec(BaseModel):
     compare: tuple[str, ...] = ()
     """Other methods to run beside ``method.name``, with the same settings."""
     metric: str = "auc"
+    group_thresholds: bool = False
+    """Measure also with thresholds for each protected group, which every site fits for itself and keeps."""
     describe: bool | None = None
     """Whether the report shows exact histograms of the rows. Default: only for generated patients, or without DP."""
 
@@ -288,10 +299,10 @@ class Study(BaseModel):
             raise ValueError(
                 'model.scaling = "site" fits means to patients, which no budget pays for; under [privacy] use "bounds"'
             )
-        if self.method.class_weights == "balanced":
+        if isinstance(self.method.class_weights, str):
             raise ValueError(
-                'method.class_weights = "balanced" counts patients by outcome, which no budget pays for; under [privacy] '
-                "state the weights, for example class_weights = [1.0, 4.0]"
+                f'method.class_weights = "{self.method.class_weights}" counts patients by outcome, which no budget pays '
+                "for; under [privacy] state the weights, for example class_weights = [1.0, 4.0]"
             )
 
     @property

@@ -190,6 +190,11 @@ def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
         options = {"test_fraction": fresh, **options}
     if study.images is not None and cohorts.takes(study.cohort.name, "size"):
         options = {"size": study.images.size, **options}
+    if study.private and options.get("split") == "paper":
+        raise StudyError(
+            'cohort split = "paper" shuffles, so one patient more moves others between training and test, and no promise '
+            "to a patient holds; under [privacy] leave split out and set evaluation.holdout"
+        )
     cohort = cohorts.load(study.cohort.name, seed, **options)
     if study.outcome != cohort.outcome:
         raise StudyError(
@@ -320,7 +325,7 @@ def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     _suits(study, world, name)
     network = network_of(study, world)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
     return build(name, study.method, network, local_settings(study), public)
 
 
@@ -415,21 +420,25 @@ def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int])
     for round_ in range(1, spec.rounds + 1):
         for site in participants(list(sizes), round_, spec.participation, study.seed):
             turns[site].append(round_)
-    made: dict[tuple[int, ...], SitePlan] = {}
+    made: dict[tuple[int, tuple[int, ...]], SitePlan] = {}
     plans = {}
     for site, patients in sizes.items():
         rounds = tuple(turns[site] or [1]) * repeats
-        if rounds not in made:  # nothing here depends on the number of patients: equal schedules are planned once
-            made[rounds] = plan_schedule(
+        # Where nothing depends on the number of patients, equal schedules are planned once.
+        counted = patients if getattr(built, "by_size", False) else 1
+        if (counted, rounds) not in made:
+            made[counted, rounds] = plan_schedule(
                 site,
                 patients,
-                lambda noise, rounds=rounds: [built.round_event(r, 1, noise) for r in rounds],  # type: ignore[misc]
+                lambda noise, rounds=rounds, counted=counted: [  # type: ignore[misc]
+                    built.round_event(r, counted, noise) for r in rounds
+                ],
                 delta=privacy.delta,
                 accountant=privacy.accountant,
                 epsilon=privacy.epsilon,
                 noise_multiplier=privacy.noise_multiplier,
             )
-        plans[site] = replace(made[rounds], site=site, patients=patients, batch=patients)
+        plans[site] = replace(made[counted, rounds], site=site, patients=patients, batch=patients)
     return plans
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from suture.conduct import run
 from suture.errors import RunError, StudyError
-from suture.gathering import check, gather, question
+from suture.gathering import check, check_engine, gather, question
 from suture.methods.fedavg import FedAvg
 from suture.models.dense import Dense
 from suture.protection.envelope import seal
@@ -138,7 +138,7 @@ def study(name, **changes):
     small = {
         "cohort": {"name": "cardio", "split": "iid", "sites": 5, "patients": 400},
         "model": {"hidden": [4]},
-        "method": {"name": name, "rounds": 3, "local_epochs": 1, "mode": "secure"},
+        "method": {"name": name, "rounds": 4 if name == "veil" else 3, "local_epochs": 1, "mode": "secure"},
         "privacy": {"unit": "patient", "noise_multiplier": 2.0, "accountant": "rdp"},
     }
     return Study(name="s", outcome="high_risk", **small).replace(**changes)
@@ -171,6 +171,13 @@ def test_references_are_left_alone():
     asked = study("fedavg", protection={"sum": "masked", "word": 64}, evaluation={"compare": ["alone", "pooled"]})
     assert set(run(asked).data["methods"]) == {"fedavg", "alone", "pooled"}
     assert Study.from_text(asked.to_toml()) == asked
+
+
+def test_masks_are_not_promised_where_the_coordinator_sees_the_answers():
+    check_engine(MASKED, "embedded")
+    check_engine(PLAIN, "flower")
+    with pytest.raises(StudyError, match="would see the answers before they are masked"):
+        check_engine(MASKED, "flower")
 
 
 def test_a_study_with_a_robust_rule_runs():

@@ -85,6 +85,22 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class Mixed(Protocol):
+    """A method that predicts with several models together, each of which can be measured by itself."""
+
+    def parts(self, state: State, own: State, x: NDArray[np.float32], site: str) -> dict[str, NDArray[np.float32]]:
+        """Every part's risk, by name."""
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """A method that needs secure sums and asks different groups of sites for different ones."""
+
+    def groups(self, state: State, sites: Sequence[str]) -> Sequence[tuple[str, ...]]:
+        """The sites of each sum of the coming round; a site in none of them has sent nothing."""
+
+
+@runtime_checkable
 class Phased(Protocol):
     """A method whose rounds differ in what they release. A site charges for what the message asks of it."""
 

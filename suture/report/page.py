@@ -31,6 +31,7 @@ CAPTIONS = {
     "roc": "The further a curve lies to the upper left, the better the model tells patients apart.",
     "calibration": "Whether predicted risks come true: points below the dashed line are predicted too high.",
     "convergence": "How quality develops over the rounds of the federation.",
+    "fairness": "The share of each group called positive after every round: lines that meet mean parity.",
     "hospitals": "How well the model serves each hospital.",
     "hospital_panels": "Each hospital's own patients over the rounds, beside the whole federation.",
     "privacy_utility": "Quality against the privacy spent so far.",
@@ -82,6 +83,7 @@ def _context(result: Result) -> dict[str, Any]:
         "hospital_table": tables.hospital_metrics(result),
         "hospital_count": len(hospitals(result)),
         "subgroups": tables.subgroups(result),
+        "gaps": tables.gaps(result),
         "stopped": [f"{label}: {why}" for k, label in labels(result).items()
                     if (why := part(result, "methods", k).get("stopped"))],
         "method_label": labels(result).get(key, key),

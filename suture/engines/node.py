@@ -106,6 +106,7 @@ class SiteNode:
         bounded(self._client, settings.largest_message + (1 << 20))
         self._node: Node | None = None
         self._node_file = home / "node.id"
+        self._unsent: tuple[Message, int, float] | None = None
         self._apps: dict[int, str] = {}
         self._stop = threading.Event()
         self.busy = False
@@ -123,6 +124,7 @@ class SiteNode:
             try:
                 if self._node is None:
                     self._activate()
+                self._send_again()
                 begun = time.monotonic()
                 if self._once() or time.monotonic() - begun > HELD:
                     wait = FASTEST  # there was work, or the hub itself made the question wait
@@ -206,10 +208,22 @@ class SiteNode:
         self.busy = True
         try:
             answered = self.desk.answer(data, self._app(run))
-            self._send(Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+            self._unsent = (Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+            self._send_again()
         finally:
             self.busy = False
         return True
+
+    def _send_again(self) -> None:
+        """Send the answer that is ready, if there is one. It waits while the hub is away; a hub that says no has its way."""
+        if self._unsent is None:
+            return
+        try:
+            self._send(*self._unsent)
+        except httpx.HTTPStatusError:
+            self._unsent = None
+            raise
+        self._unsent = None
 
     def _fetch(self, run: int, object_id: str) -> bytes:
         for delay in _delays(10.0):

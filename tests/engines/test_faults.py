@@ -67,9 +67,9 @@ def test_a_site_is_killed_around_its_step_and_comes_back(where, rig, undisturbed
 
 def test_a_slow_site_ends_the_run_at_its_deadline_and_the_run_is_resumed(rig, undisturbed):
     rig.all_sites(where="during")
-    run = rig.run(the_study(deadline=4.0))
+    run = rig.run(the_study(deadline=8.0))
     with pytest.raises(
-        TooFewSites, match=r"round 2: 2 sites answered, 3 are needed .*'north' gave no answer within 4 s"
+        TooFewSites, match=r"round 2: 2 sites answered, 3 are needed .*'north' gave no answer within 8 s"
     ):
         run.end()
     rig.let_go(FIRST)
@@ -80,8 +80,8 @@ def test_a_slow_site_ends_the_run_at_its_deadline_and_the_run_is_resumed(rig, un
 
 def test_a_run_goes_on_without_a_slow_site_if_the_study_says_so_and_tells(rig, undisturbed):
     rig.all_sites(where="during")
-    found = rig.run(the_study(deadline=3.0, minimum_sites=2)).end()
-    assert found.data["federation"]["absent"][FIRST]["rounds"] >= 1
+    found = rig.run(the_study(deadline=8.0, minimum_sites=2)).end()
+    assert found.data["methods"]["fedadam"]["dropouts"][FIRST]["rounds"] >= 1
     assert not all((found.model[name] == undisturbed.model[name]).all() for name in found.model)
     # The slow site paid for what it computed, though nobody waited for it.
     assert rig.charged(FIRST) == 2
@@ -127,6 +127,24 @@ def test_a_site_that_starts_late_is_waited_for(rig, undisturbed):
     same(run.end(), undisturbed)
 
 
+def test_a_site_comes_in_when_rounds_have_gone_by_without_it(rig):
+    rig.all_sites(where="before", round_=1)
+    rig.kill(OTHERS[0])
+    rig.start_site(OTHERS[0], where="during", round_=2)
+    run = rig.run(the_study(deadline=8.0, minimum_sites=2))
+    rig.reached(FIRST)
+    rig.kill(FIRST)
+    rig.reached(OTHERS[0])  # round 1 is over, without the first site
+    rig.start_site(FIRST)
+    wait_for(lambda: rig.status(FIRST).get("connection") == "connected", what="the site")
+    rig.let_go(OTHERS[0])
+    found = run.end()
+    missed = found.data["methods"]["fedadam"]["dropouts"][FIRST]["rounds"]
+    assert 1 <= missed < ROUNDS
+    assert rig.charged(FIRST) == ROUNDS - missed
+    assert {rig.charged(name) for name in OTHERS} == {ROUNDS}
+
+
 def test_keys_and_certificates(rig, undisturbed):
     from suture.engines import certificates
 
@@ -159,21 +177,21 @@ def test_keys_and_certificates(rig, undisturbed):
 
 def test_a_key_revoked_during_a_run_shuts_the_site_out(rig):
     rig.all_sites(where="before")
-    run = rig.run(the_study(deadline=4.0))
+    run = rig.run(the_study(deadline=8.0))
     rig.reached(FIRST)
     rig.revoke(FIRST)
     rig.let_go(FIRST)
-    with pytest.raises(TooFewSites, match="'north' gave no answer within 4 s: it is not enrolled at the hub"):
+    with pytest.raises(TooFewSites, match="'north' gave no answer within 8 s: it is not enrolled at the hub"):
         run.end()
 
 
 def test_a_site_whose_budget_is_spent_drops_out_while_the_others_go_on(rig):
     rig.all_sites(lifetime={"epsilon": 6.0, "accountant": "rdp"})
     found = rig.run(the_study(minimum_sites=2)).end()
-    assert "budget" in found.data["federation"]["absent"][FIRST]["why"]
+    assert "budget" in found.data["methods"]["fedadam"]["dropouts"][FIRST]["why"]
     paid = rig.charged(FIRST)
     assert 0 < paid < ROUNDS
-    assert found.data["federation"]["absent"][FIRST]["rounds"] == ROUNDS - paid
+    assert found.data["methods"]["fedadam"]["dropouts"][FIRST]["rounds"] == ROUNDS - paid
     assert {rig.charged(name) for name in OTHERS} == {ROUNDS}
 
 
@@ -195,10 +213,9 @@ def test_a_full_disk_at_a_site(rig, small_disk, undisturbed):
     rig.all_sites(where="before")
     run = rig.run(the_study(deadline=10.0))
     rig.reached(FIRST)
-    with pytest.raises(OSError, match="No space"), (small_disk / "ballast").open("wb") as file:
-        while True:
-            file.write(bytes(1024))
-            file.flush()
+    with (small_disk / "ballast").open("wb", buffering=0) as file:
+        free = shutil.disk_usage(small_disk).free
+        assert file.write(bytes(free + 4096)) <= free
     rig.let_go(FIRST)
     with pytest.raises(SutureError, match="north"):
         run.end()
@@ -241,7 +258,7 @@ def test_messages_that_are_too_large_or_malformed(rig, undisturbed):
                 answer(unpack(found) if isinstance(found, bytes) else (_ for _ in ()).throw(found), FIRST)
     finally:
         carrier._end("completed")
-    assert "more than 1048576 bytes" in (rig.homes[FIRST] / "site.log").read_text()
+    assert "a request was not read: an answer of" in (rig.homes[FIRST] / "site.log").read_text()
     same(rig.run(the_study()).end(), undisturbed)
 
 

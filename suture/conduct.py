@@ -192,7 +192,7 @@ class _Job:
         self.method: Method = world.method_of(study, here, name)
         asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
         gathering.check(self.method, study.protection, len(asked))
-        gathering.check_engine(study.protection, engine.name)
+        gathering.check_engine(study.protection, engine)
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)

@@ -74,6 +74,7 @@ OWN: dict[str, Space] = {
     "finetune": (Choice("method.tuning", (0.1, 0.2, 0.4)),),
     "scaffold": (),
     "moon": (Choice("method.contrast", (0.1, 1.0, 5.0, 10.0)), Choice("method.temperature", (0.1, 0.5, 1.0))),
+    "fairfed": (),  # its penalty trades the metric away on purpose: not something to search by that metric
     "alone": (),
     "pooled": (),
 }

@@ -61,7 +61,7 @@ DELTA_STEPS = 2.0**24
 
 @dataclass(frozen=True)
 class FairFed:
-    """FedAvg on a penalised loss. ``protected`` groups are declared in public, ``parties`` and ``patients`` are public sizes."""
+    """FedAvg on a penalised loss. ``protected`` groups are declared in public; ``parties`` and ``patients`` are public."""
 
     network: Network
     local: Local

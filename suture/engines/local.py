@@ -299,7 +299,7 @@ def run_site(site: dict[str, Any]) -> None:
     settings = SiteSettings(**site["settings"])
     desk = Desk(settings, home, base=Path(site["base"]), ledgers=Path(site["ledgers"]))
     node = SiteNode(settings, home, desk)
-    signal.signal(signal.SIGTERM, lambda *_: node.stop() if node.busy else os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: node.end())
     node.serve()
 
 

@@ -44,6 +44,10 @@ class SiteSettings(BaseModel):
     region: str = ""
     cohort: bool = False
     """Rows come from the built-in cohort that the study names: simulation."""
+    charter: str | None = None
+    """By default ``charter.toml`` in the home."""
+    trust: str | None = None
+    """Keys that may sign charters, where the home has no ``trust.pub``."""
     consent: ConsentSpec | None = None
     lifetime: LifetimeSpec | None = None
     exact_metrics: Literal["none", "figures", "scores"] = "none"
@@ -65,6 +69,8 @@ class SiteSettings(BaseModel):
             test=self.test,
             region=self.region,
             home=".",
+            charter=self.charter,
+            trust=self.trust,
             consent=self.consent,
             lifetime=self.lifetime,
         )

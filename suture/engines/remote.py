@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from suture import world
 from suture.engines import wire
-from suture.errors import BudgetExhausted, StudyError, SutureError, TooFewSites
+from suture.errors import BudgetExhausted, RunError, StudyError, SutureError, TooFewSites
 from suture.federation import Returned
 from suture.methods.base import Method
 from suture.privacy.planner import SitePlan
 from suture.protection.envelope import seal, unseal
+from suture.site.hospital import refusal
 from suture.study import Study
 from suture.world import Told, World
 
@@ -52,6 +53,8 @@ class RemoteMember:
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
     new_charges: int = 0
     epsilon: float = 0.0
+    pays: bool = True
+    """False: the site has said that its ledger would not pay for the next round."""
     groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -77,6 +80,7 @@ class Remote:
         self._carrier = carrier
         self._texts: dict[int, str] = {}
         self._exact: dict[str, str] = {}
+        self._pays: dict[str, dict[str, bool]] = {}
 
     def __enter__(self) -> Remote:
         return self
@@ -107,19 +111,22 @@ class Remote:
                 dict(told["described"]),
                 tuple(map(str, told["warnings"])),
             )
-            self._exact[site] = str(found["exact"])
+            self._exact[site], self._pays[site] = str(found["exact"]), dict(told["pays"])
         self._texts[seed] = digest
         return here
 
     def _all(self, names: tuple[str, ...], message: wire.Message, seconds: float) -> dict[str, dict[str, Any]]:
-        """The same request to all; the first refusal is raised, because nothing has been trained yet."""
+        """The same request to all; a refusal is raised, because nothing has been trained yet and sizes are needed."""
         answers = self._carrier.exchange(dict.fromkeys(names, wire.pack(message)), seconds)
-        found = {}
+        found, silent = {}, []
         for site in names:
             data = answers[site]
             if isinstance(data, SutureError):
-                raise data
-            found[site] = wire.answer(wire.unpack(data), site).header
+                silent.append(str(data))
+            else:
+                found[site] = wire.answer(wire.unpack(data), site).header
+        if silent:
+            raise TooFewSites(f"a study starts with every site: {'; '.join(silent)}")
         return found
 
     def members(
@@ -133,6 +140,7 @@ class Remote:
             member = RemoteMember(site, patients, names, self._exact[site], study.federation.deadline)
             planned = plans.get(site)
             member.noise = planned.noise_multiplier if planned else None
+            member.pays = self._pays[site].get(f"{names['fold']}/{names['method']}", True)
             trainers[site] = member
         if not here.fold:
             return trainers, trainers
@@ -149,15 +157,19 @@ class Remote:
         least: int,
     ) -> Returned:
         """One step at every site that has a message. Sites that refuse or are late are absent, with their reason."""
+        unable = [site for site in messages if not members[site].pays]
+        if unable and len(messages) - len(unable) < max(1, least):
+            raise refusal(unable[0], round_)  # nobody is asked, so nobody is charged for a round that cannot be used
         requests = {
             site: wire.pack(wire.request("step", body, round=round_, **members[site].names))
             for site, body in messages.items()
+            if site not in unable
         }
         seconds = max(members[site].deadline for site in messages)
         answers = self._carrier.exchange(requests, seconds)
-        found = Returned({})
+        found = Returned({}, {site: str(refusal(site, round_)) for site in unable})
         errors: list[SutureError] = []
-        for site in messages:
+        for site in requests:
             try:
                 found.sealed[site] = self._step_of(members[site], answers[site], round_)
             except SutureError as error:
@@ -176,12 +188,11 @@ class Remote:
         message = wire.answer(wire.unpack(data), member.site)
         header = message.header
         if header.get("round") != round_:
-            raise StudyError(
-                f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected"
-            )
+            raise RunError(f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected")
         unseal(message.body)
         member.noise = header["noise"]
         member.new_charges += int(header["new"])
+        member.pays = bool(header["pays"])
         member.epsilon = float(header["spent"] or 0.0)
         return message.body
 

@@ -27,6 +27,7 @@ from suture.errors import Refused, RunError
 from suture.evaluation.metrics import measure
 from suture.federation import participants, scheduled
 from suture.methods.base import Method, Phased
+from suture.privacy.mechanisms import secure_key
 from suture.protection.envelope import unseal
 from suture.site.hospital import Member, refusal
 from suture.study import Study
@@ -113,6 +114,12 @@ class Visit:
         data = self.world.hospitals[name].data
         return {
             "described": counted(data, self.world.class_count) if shown else {},
+            "pays": {
+                f"{part.fold or 0}/{method}": self._pays(part, method)
+                for part in world.split(self.study, self.world)
+                for method in self.study.methods
+                if name in part.sizes
+            },
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
         }
 
@@ -178,8 +185,27 @@ class Visit:
         sealed = member.step(now, body, round_)
         if round_ != kept.round:
             save_kept(path, Kept(round_, mark, dict(before or {}), member.own))
-        told = {"round": round_, "noise": member.noise, "new": member.new_charges}
+        new = member.new_charges
+        # After a new charge the next one is new too; after a repeated one it may be free again, so nothing is said.
+        pays = not new or self._affords(method, member, round_ + 1)
+        told = {"round": round_, "noise": member.noise, "new": new, "pays": pays}
         return {**told, "spent": member.spent() if self.study.private else None}, sealed
+
+    def _pays(self, part: World, name: str) -> bool:
+        """Whether the ledger pays for the first round; True also where rounds were paid before, which may be free again."""
+        given = {"method": name, "fold": part.fold or 0, "seed": self.seed}
+        _, method, member, _ = self._training(given)
+        return member.charged() or self._affords(method, member, 1)
+
+    def _affords(self, method: Method, member: Member, round_: int) -> bool:
+        """Whether the ledger would pay for a new release in this round, as far as the schedule says what it costs."""
+        if round_ > self.study.method.rounds:
+            return True
+        if isinstance(method, Phased):
+            event = method.round_event(round_, member.patients, member.noise)
+        else:
+            event = method.site_event(member.patients, member.noise)
+        return all(ledger.can_pay(member.account, event, secure_key()) for ledger in member.hospital.ledgers)
 
     def _takes_part(self, part: World, round_: int) -> bool:
         chosen = participants(list(part.sizes), round_, self.study.method.participation, self.study.seed)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from suture import methods, world
 from suture.errors import StudyError
-from suture.methods.base import Arrays, Method
+from suture.methods.base import Arrays, Method, Phased
 from suture.models.dense import Dense
 from suture.privacy.audit import Audit, Claim, audit, with_patient
 from suture.privacy.ledger import Budget, Ledger
@@ -188,6 +188,12 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
         raise StudyError("this study promises no privacy, so there is no claim to audit; add a [privacy] table")
     here = world.survey(study, base, study.seed)
     method = world.method_of(study, here, study.method.name)
+    if isinstance(method, Phased):
+        raise StudyError(
+            f"suture audit tests clipped and noisy updates of local training; {study.method.name} sends votes or sums of "
+            "whole numbers, for which it has no canary. Their mechanisms are checked by enumeration (docs/veil.md, How the "
+            "theorems are checked); audit a study with another method, for example fedavg"
+        )
     plans = world.plan(study, here, method)
     names = [place.name for place in here.places]
     if site is not None and (site not in names or method.pooled):

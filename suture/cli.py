@@ -24,10 +24,13 @@ from suture.commands import audit as _audit
 from suture.commands import charter as _charter
 from suture.commands import deid as _deid
 from suture.commands import erase as _erase
+from suture.commands import explain as _explain
 from suture.commands import hub as _hub
+from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
+from suture.commands import segment as _segment
 from suture.commands import site as _site
 from suture.commands import tune as _tune
 from suture.errors import RunError, StudyError, SutureError
@@ -210,27 +213,6 @@ def interop(
         print_interop(found, written)
 
 
-@app.command(epilog="Example: suture explain runs/icu --site hospital-007 --patient 60000123")
-def explain(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
-    site: Annotated[str, typer.Option(help="The patient's site; only its rows are read.")],
-    patient: Annotated[str | None, typer.Option(help="The patient's identifier in the site's table.")] = None,
-    row: Annotated[Path | None, typer.Option(help="A CSV or JSON file with one row, instead of --patient.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write. Default: explanations inside RUN.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Explain one patient's risk at their own site, as a page and a picture; for that site's clinicians only."""
-    from suture.explain import explain_patient
-
-    found = explain_patient(folder, site=site, patient=patient, row=row, out=out)
-    if as_json:
-        _print_json(found)
-    else:
-        typer.echo(f"risk {100 * found['calibrated']:.1f} %  (model {100 * found['risk']:.1f} %)")
-        typer.echo(found["page"])
-        typer.echo(found["picture"])
-
-
 @app.command(epilog="Example: suture card runs/icu")
 def card(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
@@ -297,12 +279,20 @@ def init(
         bool, typer.Option(help="Also write the generated hospitals as CSV files, one a hospital.")
     ] = False,
     patients: Annotated[int, typer.Option(help="With --files: number of generated patients in all.")] = 3000,
+    images: Annotated[
+        int,
+        typer.Option(help="Instead, four generated hospitals with this many radiographs each, as DICOM and PNG files."),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write an example study file (and, with --files, example hospital tables) to start from."""
+    """Write an example study file (and, with --files or --images, example hospitals) to start from."""
     from suture.starter import write_starter
+    from suture.starter_images import write_imaging_starter
 
-    written = [str(path) for path in write_starter(folder, files=files, patients=patients)]
+    if files and images:
+        raise StudyError("--files writes tables and --images writes radiographs; give one of them")
+    made = write_imaging_starter(folder, images) if images else write_starter(folder, files=files, patients=patients)
+    written = [str(path) for path in made]
     if as_json:
         _print_json({"written": written})
     else:
@@ -313,6 +303,9 @@ def init(
 
 app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
+app.command(epilog=_explain.EXAMPLE)(_explain.explain)
+app.command(epilog=_segment.EXAMPLE)(_segment.segment)
+app.command(epilog=_join.EXAMPLE)(_join.join)
 app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 
 

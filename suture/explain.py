@@ -1,11 +1,14 @@
 """`suture explain`: one patient's risk by a finished run's model, explained at the patient's own site.
 
 Reads the rows of that site only. Percentiles, calibration and the interval come from the site's own training patients and
-stay on the page; the page is for the site's clinicians and says so.
+stay on the page; the page is for the site's clinicians and says so. On request percentiles come from a histogram of the
+federation that every site has released and paid for (`suture.percentiles`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ from numpy.typing import NDArray
 from suture import world
 from suture.errors import DataError, RunError, StudyError
 from suture.evaluation.calibration import platt_fit
-from suture.explanation.patient import Explanation, Named, explain
+from suture.explanation.patient import Explanation, Histogram, Named, explain
 from suture.models.concepts import dictionary, label_of
+from suture.percentiles import load_percentiles
 from suture.result import Result
 from suture.runfolder import RunFolder
 from suture.site.cohort import SiteData, load
@@ -34,14 +38,18 @@ def explain_patient(
     patient: str | None = None,
     row: Path | None = None,
     out: Path | None = None,
+    percentiles: str = "site",
 ) -> dict[str, Any]:
     """Explain one patient of a site, by identifier or from a file with one row; writes a page and a picture."""
     if (patient is None) == (row is None):
         raise StudyError("give --patient ID, or --row FILE with one row: suture explain RUN --site S --patient ID")
+    if percentiles not in ("site", "federation"):
+        raise StudyError(f"--percentiles: expected site or federation, found {percentiles!r}")
     folder = Path(folder).resolve()
     result = Result.load(folder)
     if result.data["method"] != "veil":
         raise StudyError(f"explanations are exact for veil only; this run's method is {result.data['method']!r}")
+    federation, words = load_percentiles(folder) if percentiles == "federation" else (None, "")
     _, study, base = RunFolder.open(folder)
     place, data, passage = _site(study, base, site)
     schema = Schema.parse(result.data["model"]["schema"])
@@ -49,7 +57,7 @@ def explain_patient(
         x = _from_file(row, schema)
     else:
         x = patient_rows(place.source, schema, str(patient), site=site, passage=passage)
-    found = _explain(result, schema, x[-1], data)
+    found = replace(_explain(result, schema, x[-1], data, federation), federation=words)
     from suture.report import patient as page
 
     name = patient if patient is not None else Path(str(row)).stem
@@ -67,6 +75,7 @@ def explain_patient(
         "amplifiers": [part.label for part in found.amplifiers],
         "mitigators": [part.label for part in found.mitigators],
         "notes": list(found.notes),
+        "percentiles": percentiles,
     }
 
 
@@ -107,7 +116,13 @@ def _from_file(path: Path, schema: Schema) -> NDArray[np.float32]:
     return encode_rows({str(name): table[name].to_numpy() for name in table.columns}, schema)
 
 
-def _explain(result: Result, schema: Schema, row: NDArray[np.float32], data: SiteData) -> Explanation:
+def _explain(
+    result: Result,
+    schema: Schema,
+    row: NDArray[np.float32],
+    data: SiteData,
+    federation: Mapping[str, Histogram] | None = None,
+) -> Explanation:
     if "weights" not in result.model:
         raise RunError("the run's model has no concept weights")
     concepts = dictionary(schema)
@@ -121,4 +136,4 @@ def _explain(result: Result, schema: Schema, row: NDArray[np.float32], data: Sit
     reference, outcomes = data.train.x[last], data.train.y[last]
     logit = concepts.matrix(reference).astype(np.float64) @ weights + bias
     scaling = platt_fit(outcomes, 1 / (1 + np.exp(-logit)))
-    return explain(concepts, weights, bias, row, reference, names, scaling)
+    return explain(concepts, weights, bias, row, reference, names, scaling, federation)

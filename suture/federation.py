@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from suture.errors import BudgetExhausted, RunError, TooFewSites
 from suture.gathering import Gathered, gather
-from suture.methods.base import Method, State
+from suture.methods.base import Grouped, Method, State
 from suture.protection.envelope import seal
 from suture.protection.settings import ProtectionSpec
 from suture.training.local import Local, at_round
@@ -101,6 +101,17 @@ class Engine(Protocol):
         `BudgetExhausted` if so many cannot pay that fewer than ``least`` would answer; then nobody is charged where
         the engine can know it beforehand.
         """
+
+    def summed(
+        self,
+        members: Mapping[str, Any],
+        method: Any,
+        protection: ProtectionSpec,
+        messages: Mapping[str, bytes],
+        round_: int,
+        least: int,
+    ) -> tuple[Returned, Gathered] | None:
+        """One round in which only the sum over the sites is seen, where the engine's sites mask their answers."""
 
 
 @dataclass
@@ -200,14 +211,17 @@ def train(
         # A sum in which one site's noise is missing protects nobody as promised: it takes every site.
         least = len(chosen) if minimum is None or method.needs == "secure sum" else minimum
         try:
-            back = engine.ask(members, now, messages, round_, least)
+            hidden = engine.summed(members, now, protection, messages, round_, least)
+            back = hidden[0] if hidden else engine.ask(members, now, messages, round_, least)
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
         _count_absent(training, back, round_, least)
         # Under masks a site that is missing must be reckoned with; otherwise it is as if it had not been asked.
         sizes = {site: members[site].patients for site in chosen if site in back.sealed or protection.sum == "masked"}
-        found = gather(now, protection, sizes, back.sealed, round_, messages, getattr(engine, "threads", 1))
+        groups = now.groups(training.state, tuple(sizes)) if isinstance(now, Grouped) else None
+        threads = getattr(engine, "threads", 1)
+        found = hidden[1] if hidden else gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
         _note(training, found, round_, protection)
         training.state = now.server_step(training.state, found.answers)
         training.round = round_

@@ -14,7 +14,8 @@ Methods that are references (alone, pooled) have nothing to add up and are left 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from suture.methods.base import Answer, Method
 from suture.protection import robust
 from suture.protection.bounded import Bounded, shares
 from suture.protection.envelope import unseal
-from suture.protection.secure_sum import SecureSum
+from suture.protection.secure_sum import SecureSum, plain_words
 from suture.protection.settings import NORM_BOUND, ProtectionSpec
 from suture.protection.terms import LEAST_SITES, Stage, threshold_of
 from suture.protection.total import secure_total
@@ -58,9 +59,15 @@ def gather(
     round_: int,
     messages: Mapping[str, bytes],
     threads: int = 1,
+    groups: Sequence[tuple[str, ...]] | None = None,
 ) -> Gathered:
-    """One round's answers, put together as the study says. ``patients`` are the public sizes of the sites asked."""
+    """One round's answers, put together as the study says. ``patients`` are the public sizes of the sites asked.
+
+    ``groups`` are the sites of each secure sum, where a method asks different sites for different sums.
+    """
     replies = [robust.Reply(site, round_, unseal(data)) for site, data in sealed.items()]
+    if groups is not None and method.needs == "secure sum":
+        return _by_group(method, protection, patients, replies, messages, threads, groups)
     used, rejected = robust.screen(replies, list(patients), round_)
     answers = [Answer(reply.site, patients[reply.site], reply.payload) for reply in used]
     if not answers:
@@ -76,6 +83,44 @@ def gather(
             box.add(answer.site, answer.payload)
         return Gathered([Answer(SUM_OF_ALL, sum(patients.values()), box.total())], rejected)
     return replace(robustly(method, protection, answers), rejected=rejected)
+
+
+def _by_group(
+    method: Method,
+    protection: ProtectionSpec,
+    patients: Mapping[str, int],
+    replies: Sequence[robust.Reply],
+    messages: Mapping[str, bytes],
+    threads: int,
+    groups: Sequence[tuple[str, ...]],
+) -> Gathered:
+    """One secure sum for each group of sites, trusted or under masks; who is in none has sent nothing."""
+    found = Gathered([], up=0 if protection.sum == "masked" else None)
+    for number, group in enumerate(groups, 1):
+        name = SUM_OF_ALL if len(group) == len(patients) else f"sum {number} of {len(groups)}"
+        sizes = {site: patients[site] for site in group}
+        # Sites of one sum send the same shapes; those of different sums do not.
+        used, wrong = robust.screen([r for r in replies if r.site in sizes], list(group), replies[0].round)
+        found.rejected |= wrong
+        inside = [Answer(reply.site, sizes[reply.site], reply.payload) for reply in used]
+        if protection.sum == "masked":
+            least = math.ceil(getattr(method, "honest", 0.0) * len(group))
+            if len(group) < LEAST_SITES or threshold_of(len(group), protection.threshold) < least:
+                raise StudyError(
+                    f'protection.sum = "masked": a sum of {len(group)} sites is not safe to open; it needs {LEAST_SITES}, and '
+                    f"the noise of {least}. Lower method.teams, or raise protection.threshold"
+                )
+            one = masked(method, protection, sizes, inside, {site: messages[site] for site in group}, threads)
+            found.up = (found.up or 0) + (one.up or 0)
+            found.down += one.down
+            found.seconds += one.seconds
+            found.answers.append(replace(one.answers[0], site=name))
+            continue
+        box = SecureSum(group)
+        for answer in inside:
+            box.add(answer.site, answer.payload)
+        found.answers.append(Answer(name, sum(sizes.values()), box.total()))
+    return found
 
 
 def masked(
@@ -123,7 +168,7 @@ def words_of(
 ) -> Words:
     """A site's side: its answer as whole numbers, ready to be masked. ``patients`` are the public sizes of all asked."""
     if grid is None:
-        return dict(payload)
+        return plain_words(payload)
     if set(payload) != {"delta"}:
         raise RunError(f"{method.name}: expected an update alone to be summed under masks, found {sorted(payload)}")
     return {"delta": grid.words(payload["delta"], _shares(method, patients)[site])}

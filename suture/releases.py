@@ -8,9 +8,9 @@ states what everything in the site's ledger costs together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from suture.privacy.mechanisms import seeded_key
 from suture.privacy.unit import NEIGHBOURS
 from suture.site import estimates
 from suture.site.gate import admit
+from suture.site.passage import Passage
 from suture.site.release import (
     Column,
     Counts,
@@ -69,20 +70,10 @@ def release(
         raise StudyError(f"expected a release of kind {', '.join(KINDS)}; found {kind!r}")
     if not 0 < epsilon < math.inf:
         raise StudyError(f"expected an epsilon above 0 and finite, found {epsilon}")
-    promise = _promise(study, delta, budget)
     place, schema = _place(study, base or Path(), site)
-    secret, ledger = _site(place, study.seed)
-    with closing(ledger):
-        account = f"{study.name}/releases"
-        promise = _kept(ledger, account, promise, asked=budget is not None or delta is not None)
-        passage = None
-        if place.home is not None:  # the gate decides before any row is read
-            asked = replace(request(study, schema, site), unit="patient", epsilon=promise.epsilon, delta=promise.delta)
-            passage = admit(ledger, secret, place.papers, asked).passage
-        if place.lifetime is not None:
-            ledger.open_lifetime(place.lifetime)
-        ledger.open_study(account, promise)
-        read = read_column(place.source, schema, study.outcome, column, site=site, passage=passage)
+    with opened(study, place, schema, delta=delta, budget=budget) as desk:
+        ledger, account, promise, secret = desk.ledger, desk.account, desk.promise, desk.secret
+        read = read_column(place.source, schema, study.outcome, column, site=site, passage=desk.passage)
         bins = bins if bins is not None else (10 if kind == "histogram" else 64)
         counts = _counts(kind, read, above, bins, cap, at)
         refuse_empty(counts, site)
@@ -100,6 +91,37 @@ def release(
         found = {"kind": kind, "study": study.name, "site": site, "column": column}
         found |= _estimate(kind, counts, noisy, at, read, bins)
         return found | _costs(ledger, account, promise, noisy, counts, mechanism, place)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A site that is ready to release: its gate has admitted the study, the account's budget is in its ledger."""
+
+    ledger: Ledger
+    account: str
+    promise: Budget
+    secret: bytes
+    passage: Passage | None
+
+
+@contextmanager
+def opened(study: Study, place: Place, schema: Schema, *, delta: float | None, budget: float | None) -> Iterator[Desk]:
+    """Gate, ledger and budget of a site's releases, in this order, before any row is read."""
+    promise = _promise(study, delta, budget)
+    secret, ledger = _site(place, study.seed)
+    with closing(ledger):
+        account = f"{study.name}/releases"
+        promise = _kept(ledger, account, promise, asked=budget is not None or delta is not None)
+        passage = None
+        if place.home is not None:
+            asked = replace(
+                request(study, schema, place.name), unit="patient", epsilon=promise.epsilon, delta=promise.delta
+            )
+            passage = admit(ledger, secret, place.papers, asked).passage
+        if place.lifetime is not None:
+            ledger.open_lifetime(place.lifetime)
+        ledger.open_study(account, promise)
+        yield Desk(ledger, account, promise, secret, passage)
 
 
 def _place(study: Study, base: Path, site: str) -> tuple[Place, Schema]:

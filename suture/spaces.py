@@ -86,7 +86,11 @@ VEIL: dict[str, Space] = {
         Range("method.server_rate", 0.03, 1.0),
         Choice("method.concepts", (20, 40, 60)),
     ),
-    "secure": (Choice("method.rounds", (6, 8, *ROUNDS)), Choice("method.concepts", (20, 30, 40, 50, 60))),
+    "secure": (
+        Choice("method.rounds", (5, 6, 8, 10)),
+        Choice("method.concepts", (30, 40, 50, 60)),
+        Choice("method.teams", (4, 6, 8)),
+    ),
 }
 VEIL["votes+moments"] = VEIL["votes"]
 PRINTED: Space = (

@@ -115,7 +115,7 @@ class MethodSpec(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     rate_decay: float = Field(default=1.0, gt=0, le=1)
     rate_steps: int = Field(default=0, ge=0)
-    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced"] | None = None
+    class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None = None
     participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
     server_rate: float = Field(default=0.1, gt=0)
@@ -136,6 +136,7 @@ class MethodSpec(BaseModel):
     quorum: float | None = Field(default=None, ge=0)
     concepts: int = Field(default=60, ge=1)
     honest: float = Field(default=0.5, gt=0, le=1)
+    teams: int = Field(default=8, ge=1)
     contrast: float = Field(default=1.0, ge=0)
     temperature: float = Field(default=0.5, gt=0)
     claimed_epsilon: float = Field(default=5.0, gt=0)
@@ -288,10 +289,10 @@ class Study(BaseModel):
             raise ValueError(
                 'model.scaling = "site" fits means to patients, which no budget pays for; under [privacy] use "bounds"'
             )
-        if self.method.class_weights == "balanced":
+        if isinstance(self.method.class_weights, str):
             raise ValueError(
-                'method.class_weights = "balanced" counts patients by outcome, which no budget pays for; under [privacy] '
-                "state the weights, for example class_weights = [1.0, 4.0]"
+                f'method.class_weights = "{self.method.class_weights}" counts patients by outcome, which no budget pays '
+                "for; under [privacy] state the weights, for example class_weights = [1.0, 4.0]"
             )
 
     @property

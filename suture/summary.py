@@ -272,10 +272,11 @@ def _history(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
 
 
 def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[int, float]:
-    """Epsilon of the worst hospital after some of the rounds, by the study's accountant."""
+    """Epsilon of the worst hospital after some of the rounds, by the study's accountant; with folds, of the first fold."""
     if study.privacy is None or not runs[0].rounds:
         return {}
-    plans = plan(study, world, method_of(study, world, name))
+    part = next(iter(split(study, world)))
+    plans = plan(study, part, method_of(study, part, name))
     leader = max(plans, key=lambda site: plans[site].epsilon)
     last = runs[0].rounds
     chosen = sorted({round(r) for r in np.linspace(1, last, min(last, CURVE_POINTS))})

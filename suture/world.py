@@ -190,6 +190,11 @@ def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
         options = {"test_fraction": fresh, **options}
     if study.images is not None and cohorts.takes(study.cohort.name, "size"):
         options = {"size": study.images.size, **options}
+    if study.private and options.get("split") == "paper":
+        raise StudyError(
+            'cohort split = "paper" shuffles, so one patient more moves others between training and test, and no promise '
+            "to a patient holds; under [privacy] leave split out and set evaluation.holdout"
+        )
     cohort = cohorts.load(study.cohort.name, seed, **options)
     if study.outcome != cohort.outcome:
         raise StudyError(
@@ -320,7 +325,7 @@ def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
     _suits(study, world, name)
     network = network_of(study, world)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()))
+    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
     return build(name, study.method, network, local_settings(study), public)
 
 

@@ -138,7 +138,7 @@ def study(name, **changes):
     small = {
         "cohort": {"name": "cardio", "split": "iid", "sites": 5, "patients": 400},
         "model": {"hidden": [4]},
-        "method": {"name": name, "rounds": 3, "local_epochs": 1, "mode": "secure"},
+        "method": {"name": name, "rounds": 4 if name == "veil" else 3, "local_epochs": 1, "mode": "secure"},
         "privacy": {"unit": "patient", "noise_multiplier": 2.0, "accountant": "rdp"},
     }
     return Study(name="s", outcome="high_risk", **small).replace(**changes)

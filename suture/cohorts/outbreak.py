@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from suture.cohorts.cohort import Cohort, CohortSite
 from suture.cohorts.faults import Fault, plant
+from suture.cohorts.paper_split import split_as_printed
 from suture.errors import StudyError
 from suture.site.schema import Flag, Number, Schema
 
@@ -119,8 +120,12 @@ def outbreak(
     variation: float = 0.1,
     missing: str = "indicator",
     test_fraction: float = 0.0,
+    split: str = "hash",
 ) -> Cohort:
     """The treatment centres; ``flip`` names a centre whose outcome is turned round (Figure 19).
+
+    With ``test_fraction`` fresh patients are drawn for testing and everybody printed is trained on; with
+    ``split = "paper"`` (and ``test_fraction = 0``) test patients are taken out of those printed, as the paper does.
 
     >>> [(site.name, len(site.table["age"])) for site in outbreak(1).sites][:2]
     [('Donka', 1975), ('Guéckédou', 1517)]
@@ -149,4 +154,5 @@ def outbreak(
     words = (
         f"Generated Ebola treatment centres in the manner of paper 003, {task}; seed {seed}. No real patient is in it."
     )
-    return plant(Cohort("outbreak", OUTCOME, schema, tuple(sites), words), planted, seed)
+    whole = plant(Cohort("outbreak", OUTCOME, schema, tuple(sites), words), planted, seed)
+    return split_as_printed(whole, split, seed)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.paper_split import split_as_printed
 from suture.errors import DataError, StudyError
 from suture.site.schema import Category, Flag, Number, Schema
 
@@ -74,11 +75,12 @@ def data_folder(name: str) -> Path:
     return folder
 
 
-def heart(seed: int, *, zero_cholesterol: str = "missing", missing: str = "indicator") -> Cohort:
+def heart(seed: int, *, zero_cholesterol: str = "missing", missing: str = "indicator", split: str = "hash") -> Cohort:
     """The UCI heart disease data at the four hospitals that collected them (Detrano et al. 1989); outcome: target > 0.
 
     A cholesterol or a resting pressure of 0 is nobody's: it stands for a missing value. ``zero_cholesterol =
     "recorded"`` leaves it in, as the files have it. ``missing = "fill"`` fills missing values without marking them.
+    ``split = "paper"`` sets test patients apart as paper 003 does (`paper_split`).
     """
     if missing not in ("indicator", "fill"):
         raise StudyError(f'cohort heart: missing must be "indicator" or "fill", found {missing!r}')
@@ -101,7 +103,7 @@ def heart(seed: int, *, zero_cholesterol: str = "missing", missing: str = "indic
             table[column] = np.where(table[column] == 0, np.nan, table[column])
         table["high_risk"] = np.array([int(float(row["target"]) > 0) for row in rows])
         sites.append(CohortSite(name, region, table))
-    return Cohort(
+    whole = Cohort(
         "heart",
         "high_risk",
         HEART.model_copy(update={"missing": missing}),
@@ -109,13 +111,14 @@ def heart(seed: int, *, zero_cholesterol: str = "missing", missing: str = "indic
         "920 patients of four hospitals, UCI heart disease",
         generated=False,
     )
+    return split_as_printed(whole, split, seed)
 
 
 def _number(text: str) -> float:
     return float("nan") if text.strip() in ("", "?") else float(text)
 
 
-def har(seed: int, *, activities: int = 6) -> Cohort:
+def har(seed: int, *, activities: int = 6, split: str = "hash") -> Cohort:
     """Activity from a smartphone's sensors, 30 people, each a site; the 6 basic activities or all 12 (HAPT).
 
     Bounds are the columns' smallest and largest values: the table is public, and no promise is made about it. A window
@@ -135,10 +138,11 @@ def har(seed: int, *, activities: int = 6) -> Cohort:
         table: dict[str, NDArray[Any]] = {str(name): x[mine, i] for i, name in enumerate(names)}
         sites.append(CohortSite(f"subject {number:02d}", "", {**table, "activity": labels[mine]}))
     words = f"{len(x):,} windows of 30 people, {activities} activities (HAPT)"
-    return Cohort("har", "activity", schema, tuple(sites), words, generated=False, classes=ACTIVITIES[:activities])
+    whole = Cohort("har", "activity", schema, tuple(sites), words, generated=False, classes=ACTIVITIES[:activities])
+    return split_as_printed(whole, split, seed)
 
 
-def vsn(seed: int) -> Cohort:
+def vsn(seed: int, *, split: str = "hash") -> Cohort:
     """Vehicles told apart by the acoustic and seismic sensors that they pass (Duarte and Hu 2004), each sensor a site.
 
     The columns are standardised per sensor already. Some sensors have fewer than ten rows.
@@ -151,9 +155,9 @@ def vsn(seed: int) -> Cohort:
         mine = sensor == number
         table: dict[str, NDArray[Any]] = {name: x[mine, i] for i, name in enumerate(names)}
         sites.append(CohortSite(f"sensor {number:02d}", "", {**table, "vehicle": (y[mine] > 0).astype(np.int8)}))
-    return Cohort(
-        "vsn", "vehicle", _all_numbers(x, names), tuple(sites), f"{len(x):,} rows of 23 sensors", generated=False
-    )
+    words = f"{len(x):,} rows of 23 sensors"
+    whole = Cohort("vsn", "vehicle", _all_numbers(x, names), tuple(sites), words, generated=False)
+    return split_as_printed(whole, split, seed)
 
 
 def _all_numbers(x: NDArray[np.float64], names: list[str]) -> Schema:

@@ -20,6 +20,13 @@ app = group(
 File = Annotated[Path, typer.Argument(help="A .csv, .parquet or .duckdb file.")]
 
 
+def _secret(home: Path) -> bytes:
+    try:
+        return (home / "secret.key").read_bytes()
+    except OSError:
+        raise StudyError(f"{home} holds no secret.key; a site's first run makes it") from None
+
+
 @app.command(epilog="Example: suture deid scan rows.csv --json")
 def scan(file: File, as_json: Json = False) -> None:
     """Say of every column what it seems to be, and what to do with it."""
@@ -51,12 +58,7 @@ def apply(
     """Write a de-identified copy and its report; measure who can still be singled out."""
     from suture.site.deid_apply import apply as copy
 
-    secret = None
-    if home is not None:
-        try:
-            secret = (home / "secret.key").read_bytes()
-        except OSError:
-            raise StudyError(f"{home} holds no secret.key; a site's first run makes it") from None
+    secret = None if home is None else _secret(home)
     found = copy(
         file,
         out,
@@ -74,6 +76,35 @@ def apply(
         from suture.report.deid import print_apply
 
         print_apply(found)
+
+
+@app.command(epilog="Example: suture deid dicom films films-clean --home .suture/boston --names names.csv")
+def dicom(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A DICOM file, or a folder of them.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The new file or folder.")],
+    home: Annotated[
+        Path | None, typer.Option(help="The site's folder, with secret.key: the same codes every time.")
+    ] = None,
+    broken: Annotated[str, typer.Option(help="Files that are no readable radiographs: refuse or skip.")] = "refuse",
+    keep_names: Annotated[
+        bool, typer.Option("--keep-names", help="Keep file names; they often name patients.")
+    ] = False,
+    names: Annotated[Path | None, typer.Option(help="Write which file became which; it stays here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """De-identify DICOM headers after the standard's basic profile; warn about text burnt into the pixels."""
+    from suture.privacy.mechanisms import secure_key
+    from suture.site.dicom_folder import deidentify_folder
+
+    # Without a home the codes are random: the same within this folder, and nobody can make them again.
+    secret = secure_key() if home is None else _secret(home)
+    found = deidentify_folder(source, out, secret=secret, broken=broken, keep_names=keep_names, names=names)
+    if as_json:
+        print_json(found)
+    else:
+        from suture.report.deid import print_dicom
+
+        print_dicom(found)
 
 
 @app.command(epilog="Example: suture deid evaluate --rows 3000 --json")

@@ -86,6 +86,29 @@ def quantiles(
     _show(study, "quantiles", column, site, epsilon, options, None, as_json)
 
 
+@app.command(epilog="Example: suture release percentiles runs/icu --epsilon 1 --budget 2")
+def percentiles(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
+    epsilon: Epsilon,
+    bins: Annotated[int, typer.Option(help="Steps between the declared bounds.")] = 40,
+    delta: Delta = None,
+    budget: Budget = None,
+    as_json: Json = False,
+) -> None:
+    """Histograms of the model's numbers over all sites, for suture explain --percentiles federation; charged at each."""
+    from suture.commands import say
+    from suture.percentiles import release_percentiles
+
+    found = release_percentiles(folder, epsilon=epsilon, delta=delta, budget=budget, bins=bins, say=say)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"{len(found['columns'])} numbers at {found['hospitals']} hospitals, epsilon {found['epsilon']:g} at each"
+    )
+    typer.echo(f"{found['written']}\nnext: suture explain {folder} --site S --patient ID --percentiles federation")
+
+
 def _show(
     path: Path,
     kind: str,

@@ -50,6 +50,9 @@ def enrol(
     else:
         typer.echo(f"{found['request']}: send it to the hub's operator")
         typer.echo(f"key fingerprint {found['fingerprint']}: read it out when the operator calls")
+        typer.echo(
+            f'identity for sums under masks, for the other sites\' [peers]: {found["site"]} = "{found["identity"]}"'
+        )
 
 
 @app.command(epilog="Example: suture site start boston")

@@ -84,6 +84,9 @@ class Embedded:
         answers = self.map(step, able, [members[site].patients for site in able])
         return Returned(dict(zip(able, answers, strict=True)), absent)
 
+    def summed(self, *_: object) -> None:
+        """In one process masks are played through where answers are put together (`suture/gathering.py`)."""
+
     def scores(
         self, members: Mapping[str, Member], method: SiteMethod, state: dict[str, NDArray[Any]]
     ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:

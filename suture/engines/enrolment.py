@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from suture.engines import certificates, quiet
 from suture.engines.desk import STATUS
 from suture.engines.hub import read_operator
+from suture.engines.masking import new_identity, read_identity
 from suture.engines.settings import SITE, read_settings
 from suture.errors import Refused, RunError, StudyError
 from suture.writing import write_whole
@@ -56,6 +57,7 @@ def make_site(home: Path, invite: Path, data: str, *, region: str = "", charter_
         raise RunError(f"{home} already holds a site; change {home / SITE} instead")
     home.mkdir(parents=True, exist_ok=True)
     certificates.write_secret(home / "node.key", certificates.key_bytes(certificates.new_key()))
+    new_identity(home / "identity.key")
     write_whole(home / "ca.pem", authority.encode())
     rows = data if "://" in data or Path(data).is_absolute() else str(Path(data).resolve())
     lines = [
@@ -73,6 +75,9 @@ def make_site(home: Path, invite: Path, data: str, *, region: str = "", charter_
         f"address = {json.dumps(address)}",
         'certificate = "ca.pem"',
         'key = "node.key"',
+        "",
+        "# For sums under masks: the other sites' identities, got from them, not from the hub (suture site enrol says them).",
+        "[peers]",
         "",
     ]
     write_whole(home / SITE, "\n".join(lines).encode())
@@ -105,7 +110,8 @@ def enrolment_request(home: Path, *, new_key: bool = False) -> dict[str, str]:
     file = home / f"{settings.name}.enrol"
     content = {"site": settings.name, "key": public.decode(), "signature": base64.b64encode(signature).decode()}
     write_whole(file, json.dumps(content).encode())
-    return {"site": settings.name, "request": str(file), "fingerprint": fingerprint(public)}
+    identity = read_identity(home, settings).public_key().public_bytes_raw().hex()
+    return {"site": settings.name, "request": str(file), "fingerprint": fingerprint(public), "identity": identity}
 
 
 def _read_request(path: Path) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ the same method objects, as the embedded engine. It holds no row, no ledger and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 from suture import world
 from suture.engines import wire
+from suture.engines.masking import Asked, summed, sums_of
 from suture.errors import BudgetExhausted, RunError, StudyError, SutureError, TooFewSites
 from suture.federation import Returned
+from suture.gathering import SUM_OF_ALL, Gathered, is_reference
 from suture.methods.base import Method
 from suture.privacy.planner import SitePlan
 from suture.protection.envelope import seal, unseal
+from suture.protection.settings import ProtectionSpec
+from suture.protection.terms import Stage
 from suture.site.hospital import refusal
 from suture.study import Study
 from suture.world import Told, World
@@ -81,6 +85,7 @@ class Remote:
         self._texts: dict[int, str] = {}
         self._exact: dict[str, str] = {}
         self._pays: dict[str, dict[str, bool]] = {}
+        self._identities: dict[str, str] = {}
 
     def __enter__(self) -> Remote:
         return self
@@ -111,6 +116,8 @@ class Remote:
                 dict(told["described"]),
                 tuple(map(str, told["warnings"])),
             )
+            if told["identity"] is not None:
+                self._identities[site] = str(told["identity"])
             self._exact[site], self._pays[site] = str(found["exact"]), dict(told["pays"])
         self._texts[seed] = digest
         return here
@@ -182,6 +189,54 @@ class Remote:
                 raise (unpaid or others)[0]
         return found
 
+    def summed(
+        self,
+        members: Mapping[str, RemoteMember],
+        method: Any,
+        protection: ProtectionSpec,
+        messages: Mapping[str, bytes],
+        round_: int,
+        least: int,
+    ) -> tuple[Returned, Gathered] | None:
+        """A round under masks: five exchanges, of which only the sum is seen. None where nothing is to be summed."""
+        if protection.sum != "masked" or is_reference(method):
+            return None
+        unable = [site for site in messages if not members[site].pays]
+        if unable:
+            raise refusal(unable[0], round_)
+
+        def ask(stage: Stage, bodies: Mapping[str, bytes]) -> Asked:
+            requests = {
+                site: wire.pack(wire.request("stage", body, round=round_, stage=stage, **members[site].names))
+                for site, body in bodies.items()
+            }
+            answers = self._carrier.exchange(requests, max(members[site].deadline for site in bodies))
+            found = Asked({}, {})
+            for site in bodies:
+                try:
+                    data = answers[site]
+                    if isinstance(data, SutureError):
+                        raise data
+                    message = wire.answer(wire.unpack(data), site)
+                    if stage == "mask":
+                        self._note(members[site], message.header, round_)
+                    found.answers[site] = (message.header, message.body)
+                except SutureError as error:
+                    found.absent[site] = str(error)
+            return found
+
+        whole, absent = Gathered([], up=0), {}  # type: Gathered, dict[str, str]
+        groups = sums_of(method, list(messages), round_)
+        for number, group in enumerate(groups, 1):
+            sizes = {site: members[site].patients for site in group}
+            one, gone = summed(method, protection, sizes, self._identities, {s: messages[s] for s in group}, ask)
+            name = SUM_OF_ALL if len(group) == len(messages) else f"sum {number} of {len(groups)}"
+            whole.answers += [replace(a, site=name) if a.site == SUM_OF_ALL else a for a in one.answers]
+            whole.up, whole.down = (whole.up or 0) + (one.up or 0), whole.down + one.down
+            whole.error, whole.seconds = max(whole.error, one.error), whole.seconds + one.seconds
+            absent |= gone
+        return Returned({site: b"" for site in messages if site not in absent}, absent), whole
+
     def _step_of(self, member: RemoteMember, data: bytes | SutureError, round_: int) -> bytes:
         if isinstance(data, SutureError):
             raise data
@@ -190,11 +245,16 @@ class Remote:
         if header.get("round") != round_:
             raise RunError(f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected")
         unseal(message.body)
+        return message.body
+
+    def _note(self, member: RemoteMember, header: Mapping[str, Any], round_: int) -> None:
+        """What a site says about a release: for which round, at which noise, and what its ledger has paid so far."""
+        if header.get("round") != round_:
+            raise RunError(f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected")
         member.noise = header["noise"]
         member.new_charges += int(header["new"])
         member.pays = bool(header["pays"])
         member.epsilon = float(header["spent"] or 0.0)
-        return message.body
 
     def scores(
         self, members: Mapping[str, RemoteMember], method: Any, state: dict[str, NDArray[Any]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -54,6 +54,10 @@ class SiteSettings(BaseModel):
     """What may leave about test patients: nothing, the site's own figures, or every patient's label and risk."""
     charter_needed: bool = True
     """Whether a study is refused that no signed charter in the home allows."""
+    identity: str = "identity.key"
+    """The site's key for sums under masks (Ed25519, 32 raw bytes)."""
+    peers: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(default_factory=dict)
+    """The other sites' public identities, which this site has got from them itself, not from the hub."""
     applications: tuple[str, ...] = ()
     """Hashes of Flower apps that are accepted besides the one of the installed version. None is ever run."""
     largest_message: int = Field(default=256 << 20, ge=1 << 16)

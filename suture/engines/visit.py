@@ -22,13 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import world
+from suture.engines.masking import SiteSums, read_identity, sums_of
 from suture.engines.settings import SiteSettings
 from suture.errors import Refused, RunError
 from suture.evaluation.metrics import measure
 from suture.federation import participants, scheduled
+from suture.gathering import is_reference
 from suture.methods.base import Method, Phased
 from suture.privacy.mechanisms import secure_key
-from suture.protection.envelope import unseal
+from suture.protection.envelope import seal, unseal
 from suture.site.hospital import Member, refusal
 from suture.study import Study
 from suture.summary import counted, describes
@@ -46,6 +48,8 @@ class Kept:
     message: str = ""
     before: State | None = None
     after: State | None = None
+    masked: int = 0
+    """How many releases of that round went into a sum under masks."""
 
 
 class Visit:
@@ -71,6 +75,7 @@ class Visit:
             raise Refused(f"study {asked.name!r} does not name this site ({settings.name!r})")
         self.patients = self.world.sizes[settings.name]
         self.joined = False
+        self._sums = SiteSums(settings, home)
 
     @property
     def exact(self) -> str:
@@ -120,8 +125,14 @@ class Visit:
                 for method in self.study.methods
                 if name in part.sizes
             },
+            "identity": self._identity(),
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
         }
+
+    def _identity(self) -> str | None:
+        if self.study.protection.sum != "masked":
+            return None
+        return read_identity(self.home, self.settings).public_key().public_bytes_raw().hex()
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -162,14 +173,60 @@ class Visit:
     def step(self, given: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """One round: the turn, the message and the budget are checked, and only then is anything computed."""
         part, method, member, path = self._training(given)
+        if self._hidden(method):
+            raise Refused(f"answers to {method.name!r} leave this site under masks only (stage by stage)")
+        return self._release(given, part, method, member, path, body)
+
+    def _hidden(self, method: Method) -> bool:
+        """Whether the coordinator must see nothing but the sum. A coordinator is no party trusted not to look."""
+        if is_reference(method):
+            return False
+        return self.study.protection.sum == "masked" or method.needs == "secure sum"
+
+    def stage(self, given: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """One exchange of a sum under masks; training and payment come with the stage `mask`."""
+        part, method, member, path = self._training(given)
+        if not self._hidden(method) or self.study.protection.sum != "masked":
+            raise Refused('the study does not say protection.sum = "masked"')
+        round_ = given["round"]
+        now = scheduled(method, round_, self.study.method.rounds)
+        if given["stage"] == "advertise":
+            found = dict(unseal(body))
+            if set(found) != {"session", "message"}:
+                raise Refused("a sum begins with a session and the round's message")
+            self._turn(part, round_)
+            self._shapes(method, part, unseal(found["message"].tobytes()))
+            chosen = participants(list(part.sizes), round_, self.study.method.participation, self.study.seed)
+            mine = next((group for group in sums_of(now, chosen, round_) if self.settings.name in group), None)
+            if mine is None:
+                raise Refused(f"this site is in no sum of round {round_}")
+            sizes = {site: part.sizes[site] for site in mine}
+            return {}, seal(self._sums.begin(now, self.study.protection, sizes, round_, found))
+        told: dict[str, Any] = {}
+
+        def release(message: bytes) -> bytes:
+            header, sealed = self._release(given, part, method, member, path, message, masked=True)
+            told.update(header)
+            return sealed
+
+        header, arrays = self._sums.go_on(given["stage"], now, self.study.protection, round_, unseal(body), release)
+        return {**told, **header}, seal(arrays)
+
+    def _release(
+        self,
+        given: dict[str, Any],
+        part: World,
+        method: Method,
+        member: Member,
+        path: Path,
+        body: bytes,
+        masked: bool = False,
+    ) -> tuple[dict[str, Any], bytes]:
         round_, spec = given["round"], self.study.method
         self._turn(part, round_)
         self._shapes(method, part, unseal(body))
         kept, mark = load_kept(path), hashlib.sha256(body).hexdigest()
-        first = next(
-            (r for r in range(1, spec.rounds + 1) if self._takes_part(part, r)),
-            1,
-        )
+        first = next((r for r in range(1, spec.rounds + 1) if self._takes_part(part, r)), 1)
         if round_ == first and (kept.round, kept.message) != (round_, mark):
             kept = Kept()  # the training starts, or starts again: state from another start must not leak into it
         if round_ < kept.round or (round_ == kept.round and mark != kept.message):
@@ -177,14 +234,15 @@ class Visit:
                 f"round {round_} of {given['method']!r} was answered already, the last is {kept.round}; only its very "
                 "message is answered again"
             )
-        before = kept.before if round_ == kept.round else kept.after
-        member.own = dict(before or {})
+        before = dict((kept.before if round_ == kept.round else kept.after) or {})
+        member.own = dict(before)
+        member.attempt = kept.masked if masked and round_ == kept.round else 0
         now = scheduled(method, round_, spec.rounds)
         if not member.can_pay(now, body, round_):
             raise refusal(self.settings.name, round_)
         sealed = member.step(now, body, round_)
-        if round_ != kept.round:
-            save_kept(path, Kept(round_, mark, dict(before or {}), member.own))
+        if round_ != kept.round or masked:
+            save_kept(path, Kept(round_, mark, before, member.own, member.attempt + int(masked)))
         new = member.new_charges
         # After a new charge the next one is new too; after a repeated one it may be free again, so nothing is said.
         pays = not new or self._affords(method, member, round_ + 1)
@@ -222,10 +280,8 @@ class Visit:
         start = method.init(list(part.sizes), np.random.default_rng(0))
         looks = {name: (a.shape, a.dtype.str) for name, a in method.broadcast(start, self.settings.name).items()}
         found = {name: (a.shape, a.dtype.str) for name, a in message.items()}
-        if isinstance(method, Phased):  # its messages grow with the model: names and types only
-            looks = {name: ((), look[1]) for name, look in looks.items()}
-            found = {name: ((), look[1]) for name, look in found.items()}
-        if found != looks:
+        # The messages of a method with phases change with the phase and grow with the model; it checks them itself.
+        if found != looks and not isinstance(method, Phased):
             raise Refused(f"the round's message should hold {_words(looks)}; found {_words(found)}")
         for name, array in message.items():
             if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
@@ -274,13 +330,13 @@ def load_kept(path: Path) -> Kept:
     for name, array in arrays.items():
         side, rest = name.split("/", 1)
         sides[side][rest] = array
-    return Kept(meta["round"], meta["message"], sides["before"], sides["after"])
+    return Kept(meta["round"], meta["message"], sides["before"], sides["after"], meta["masked"])
 
 
 def save_kept(path: Path, kept: Kept) -> None:
     """Replace what is kept, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    meta = json.dumps({"round": kept.round, "message": kept.message}).encode()
+    meta = json.dumps({"round": kept.round, "message": kept.message, "masked": kept.masked}).encode()
     arrays: dict[str, Any] = {f"before/{name}": array for name, array in (kept.before or {}).items()}
     arrays |= {f"after/{name}": array for name, array in (kept.after or {}).items()}
     buffer = io.BytesIO()

@@ -11,7 +11,8 @@ and figures computed from the site's rows; it is for that patient's clinician, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ EXTREME = 0.01
 RARE = 0.02
 SIMILAR_SHARE = 0.25
 FEW = 10
-MATERIAL = 0.01
+MATERIAL = 0.02
 """Contributions to the log odds smaller than this are not worth a line, nor a warning."""
 
 
@@ -41,6 +42,8 @@ class Part:
     """Share of the reference patients with a smaller value; None where the feature is not a number or is missing."""
     reasons: tuple[str, ...]
     caution: str = ""
+    margin: float = 0.0
+    """What the noise of a federation's histogram leaves open about ``percentile`` (95 %); 0 for the site's own patients."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Explanation:
     reference: int
     concepts: int = 0
     warnings: tuple[str, ...] = field(default=())
+    federation: str = ""
+    """Where percentiles come from, in words, when not from the site's own patients."""
 
     @property
     def risk(self) -> float:
@@ -83,6 +88,33 @@ class Named:
     high: float | None = None
 
 
+@dataclass(frozen=True)
+class Histogram:
+    """A noisy histogram of one number over the federation: public edges, noisy counts, the noise's deviation in each."""
+
+    edges: Floats
+    counts: Floats
+    deviation: float
+
+    def below(self, value: float) -> tuple[float, float]:
+        """The share of patients below a value, read off between the edges, and the half width that noise leaves open.
+
+        >>> found = Histogram(np.array([0.0, 1.0, 2.0]), np.array([60.0, 40.0]), 1.0).below(1.5)
+        >>> round(found[0], 3), round(found[1], 3)
+        (0.8, 0.012)
+        """
+        cumulative = np.concatenate(([0.0], np.cumsum(self.counts)))
+        total = float(cumulative[-1])
+        if total <= 0:
+            return 0.5, 0.5
+        # The true cumulative counts never fall: the mean of the least increasing curve above and the greatest below.
+        rising = (np.maximum.accumulate(cumulative) + np.minimum.accumulate(cumulative[::-1])[::-1]) / 2
+        share = float(np.clip(np.interp(value, self.edges, rising) / total, 0, 1))
+        bins = float(np.clip(np.interp(value, self.edges, np.arange(len(self.edges))), 0, len(self.counts)))
+        spread = math.sqrt((1 - share) ** 2 * bins + share**2 * (len(self.counts) - bins))
+        return share, min(0.5, 1.959964 * self.deviation * spread / total)
+
+
 def sigmoid(logit: float) -> float:
     """The risk of log odds.
 
@@ -100,6 +132,7 @@ def explain(
     reference: NDArray[np.float32],
     names: dict[str, Named],
     platt: Scaling,
+    federation: Mapping[str, Histogram] | None = None,
 ) -> Explanation:
     """The explanation of one encoded row against encoded reference rows of the same site."""
     ids = np.flatnonzero(weights)
@@ -111,14 +144,16 @@ def explain(
     contributions = w * (mine - mean)
     base = math.fsum([bias, *(w * mean)])
     parts = _parts(known, contributions, mine, row, reference, names)
+    if federation is not None:
+        parts = tuple(_among_all(part, known, row, names[part.feature], federation) for part in parts)
     log_odds = math.fsum([base, *(part.contribution for part in parts)])
-    slope, intercept = platt[0]
+    calibrated, interval = calibrated_interval(log_odds, platt)
     return Explanation(
         log_odds=log_odds,
         base=base,
         parts=parts,
-        interval=_interval(log_odds, platt),
-        calibrated=sigmoid(slope * log_odds + intercept),
+        interval=interval,
+        calibrated=calibrated,
         notes=_notes(concepts, row, reference, names, mine, others, np.abs(w)),
         reference=len(reference),
         concepts=len(ids),
@@ -148,7 +183,7 @@ def _parts(
             if present.any():
                 percentile = float(np.mean(column[present] < row[first.column]))
         material = [i for i in places if abs(contributions[i]) > MATERIAL]
-        caution = next((known[i].caution for i in material if known[i].caution), "")
+        caution = _caution([known[i] for i in material], measured=not _missing(first, row))
         parts.append(
             Part(
                 feature,
@@ -161,6 +196,28 @@ def _parts(
             )
         )
     return tuple(parts)
+
+
+def _caution(speaking: list[Concept], *, measured: bool) -> str:
+    """Why the part is not all biology. Of a value that was measured only that fact needs the warning."""
+    marked = [concept for concept in speaking if concept.caution]
+    if not marked:
+        return ""
+    if measured and all(concept.kind == "missing" for concept in marked) and len(speaking) > len(marked):
+        return "in part only because it was measured: that is not a biological cause; review"
+    return marked[0].caution
+
+
+def _among_all(
+    part: Part, known: list[Concept], row: NDArray[np.float32], name: Named, federation: Mapping[str, Histogram]
+) -> Part:
+    """The part with its percentile among the federation's patients; none where no histogram was released."""
+    if part.percentile is None or part.feature not in federation or name.low is None or name.high is None:
+        return replace(part, percentile=None)
+    column = next(concept.column for concept in known if concept.feature == part.feature)
+    value = name.low + (float(row[column]) + 1) / 2 * (name.high - name.low)
+    share, margin = federation[part.feature].below(value)
+    return replace(part, percentile=share, margin=margin)
 
 
 def _missing(concept: Concept, row: NDArray[np.float32]) -> bool:
@@ -193,13 +250,18 @@ def _reason(concept: Concept, value: float) -> str:
     return text if value else f"not {text}"
 
 
-def _interval(log_odds: float, platt: Scaling) -> tuple[float, float]:
-    """95 % interval of the calibrated risk: what the site's own patients leave open about the scaling."""
+def calibrated_interval(log_odds: float, platt: Scaling) -> tuple[float, tuple[float, float]]:
+    """The calibrated risk and its 95 % interval: what the site's own patients leave open about the scaling.
+
+    >>> risk, (low, high) = calibrated_interval(0.0, ((1.0, 0.0), np.eye(2) / 100))
+    >>> risk, round(low, 3), round(high, 3)
+    (0.5, 0.451, 0.549)
+    """
     (slope, intercept), covariance = platt
     at = np.array([log_odds, 1.0])
     half = 1.959964 * math.sqrt(float(at @ covariance @ at))
     middle = slope * log_odds + intercept
-    return sigmoid(middle - half), sigmoid(middle + half)
+    return sigmoid(middle), (sigmoid(middle - half), sigmoid(middle + half))
 
 
 def _notes(

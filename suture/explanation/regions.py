@@ -88,7 +88,9 @@ def grid(size: int) -> Regions:
     height = (down >= 0.14) & (down < 0.80)
     # The cardiac silhouette lies two thirds to the patient's left of the midline, that is on the image's right.
     heart = ((across - 0.56) / 0.17) ** 2 + ((down - 0.63) / 0.15) ** 2 < 1
-    index = _paint({side: lungs[side] & height & ~heart for side in SIDES}, heart, (0.14, 0.80))
+    # A lung's apex is round, so a corner cuts the box around it: what stands in the corner is then not the lung's.
+    clear = ~np.logical_or.reduce(_corners(size)) & height & ~heart
+    index = _paint({side: lungs[side] & clear for side in SIDES}, heart, (0.14, 0.80))
     return Regions(NAMES, index, "a fixed anatomical grid for upright frontal views, not fitted to this image")
 
 
@@ -138,11 +140,7 @@ def _paint(lungs: Mapping[str, Mask], heart: Mask, reach: tuple[float, float]) -
     """Numbers of all pixels; later lines paint over earlier ones, anatomy over corners."""
     down, across = _places(len(heart))
     index = np.full(heart.shape, NAMES.index("chest wall, neck and abdomen"), np.int16)
-    top, bottom = down < CORNER_HEIGHT, down >= 1 - CORNER_HEIGHT
-    image_left, image_right = across < CORNER_WIDTH, across >= 1 - CORNER_WIDTH
-    for name, place in zip(
-        CORNERS, (top & image_left, top & image_right, bottom & image_left, bottom & image_right), strict=True
-    ):
+    for name, place in zip(CORNERS, _corners(len(heart)), strict=True):
         index[place] = NAMES.index(name)
     midline = (_inner(lungs["right"], across, last=True), _inner(lungs["left"], across, last=False))
     between = (across >= midline[0]) & (across <= midline[1]) & (down >= reach[0]) & (down < reach[1])
@@ -154,6 +152,14 @@ def _paint(lungs: Mapping[str, Mask], heart: Mask, reach: tuple[float, float]) -
             index[lungs[side] & (third == number)] = NAMES.index(f"{side} {zone}")
     index[heart] = NAMES.index("heart")
     return index
+
+
+def _corners(size: int) -> tuple[Mask, ...]:
+    """In the order of `CORNERS`: the patient's right is on the image's left."""
+    down, across = _places(size)
+    top, bottom = down < CORNER_HEIGHT, down >= 1 - CORNER_HEIGHT
+    image_left, image_right = across < CORNER_WIDTH, across >= 1 - CORNER_WIDTH
+    return top & image_left, top & image_right, bottom & image_left, bottom & image_right
 
 
 def _inner(lung: Mask, across: NDArray[np.float64], *, last: bool) -> NDArray[np.float64]:

@@ -126,7 +126,7 @@ def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, 
     columns = profile_columns(schema)
     index = [list(schema.features).index(name) for name, _ in columns]
     numbers = np.array([isinstance(schema.features[name], Number) for name, _ in columns])
-    means, variances, counts, noises = [], [], [], []
+    means, variances, counts, noises, tails = [], [], [], [], []
     for profile in profiles.values():
         n = np.where(profile.recorded[index] >= FEWEST, profile.recorded[index], np.nan)
         mean = profile.total / n
@@ -139,7 +139,11 @@ def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, 
         variances.append(variance)
         counts.append(n)
         noises.append(profile.noise**2 * (1 + mean**2) / n**2)
-    m, v, n, extra = (np.array(part) for part in (means, variances, counts, noises))
+        # Fourth moment over the squared variance. A private profile has none: values within [-1, 1] bound it.
+        tails.append(
+            np.where(np.isnan(profile.fourths), (1 + np.abs(mean)) ** 2 / variance, profile.fourths / n / variance**2)
+        )
+    m, v, n, extra, tail = (np.array(part) for part in (means, variances, counts, noises, tails))
     # The unit is the other sites' deviation within a class; a flag that is nearly always 0 keeps a floor of 0.1.
     unit = np.maximum(np.sqrt(_others(_mean(v, axis=2))), 0.1)
     apart = (m - np.stack([_others(m[:, :, c]) for c in range(m.shape[2])], axis=2)) / unit[:, :, None]
@@ -150,8 +154,9 @@ def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, 
     freedom = np.where(np.isfinite(freedom), freedom, 2.0)
     shifted = _Figures(_mean(apart, axis=2), np.nansum(error, axis=2) / known**2, freedom)
     log = 0.5 * np.log(v)
-    # Twice the normal law's error of a log deviation: clinical columns have heavier tails.
-    log_error = 1.0 / n + extra * n**2 / (n * v) ** 2 / 4
+    # (kurtosis - 1) / 4n is the squared error of a log deviation for any law with a fourth moment, and a single wild
+    # value raises it too; at least twice the normal law's, because a small sample's own kurtosis is too low.
+    log_error = np.maximum(1.0, (tail - 1) / 4) / n + extra * n**2 / (n * v) ** 2 / 4
     spread = _Figures(_mean(log, axis=2), np.nansum(log_error, axis=2) / known**2, freedom)
     tie = _Figures((m[:, :, -1] - m[:, :, 0]) / unit, error[:, :, -1] + error[:, :, 0], freedom)
     return shifted, spread, tie

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from suture.errors import StudyError
@@ -50,6 +51,7 @@ class Public:
     schema: Schema | None = None
     sites: int = 1
     patients: int = 1 << 40
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None = None) -> Method:
@@ -123,6 +125,7 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
 def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
     from suture.methods.veil import Veil
     from suture.methods.veil_printed import VeilPrinted
+    from suture.methods.veil_teams import Teams
     from suture.models.concepts import dictionary, plain
     from suture.models.dense import dense_only
 
@@ -145,4 +148,5 @@ def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: P
         public.sites,
         public.patients,
         spec.honest,
+        Teams.of(public.sizes, spec.teams if spec.mode == "secure" else 1),
     )

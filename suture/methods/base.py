@@ -85,6 +85,14 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class Grouped(Protocol):
+    """A method that needs secure sums and asks different groups of sites for different ones."""
+
+    def groups(self, state: State, sites: Sequence[str]) -> Sequence[tuple[str, ...]]:
+        """The sites of each sum of the coming round; a site in none of them has sent nothing."""
+
+
+@runtime_checkable
 class Phased(Protocol):
     """A method whose rounds differ in what they release. A site charges for what the message asks of it."""
 

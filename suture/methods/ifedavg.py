@@ -118,6 +118,28 @@ class IFedAvg:
         return self.layers.identity(self.network.sizes[0], self.network.sizes[-1])
 
 
+@dataclass(frozen=True)
+class Joining:
+    """iFedAvg at a late hospital: the message is the network, the answer is empty."""
+
+    method: IFedAvg
+    name: str = "ifedavg join"
+
+    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD, on the layers alone."""
+        return self.method.site_event(patients, noise)
+
+    def site_step(
+        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
+    ) -> tuple[Arrays, State]:
+        """Fit the layers; send nothing."""
+        return {}, self.method.join_step(message["shared"], data, own, noise, key)
+
+    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+        """The hospital's risk: its layers around the network."""
+        return self.method.predict(state, own, x, site)
+
+
 def two_logits(network: Dense) -> Dense:
     """The paper's network has a logit a class, two classes included.
 

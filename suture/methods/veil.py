@@ -4,11 +4,13 @@ Communication-Efficient Federated Learning (paper 000), whose Algorithm 1 is in 
 A sparse logistic model over a public dictionary of concepts, learned from statistics of which one patient's part is
 bounded. The proof, theorem by theorem: docs/veil.md. Three modes, each a fixed schedule of phases:
 
-| mode            | phases                                         | what the server sees                         |
-|-----------------|------------------------------------------------|----------------------------------------------|
-| `votes`         | rate, vote ..., scale x 2                      | k signed concepts a hospital and round       |
-| `votes+moments` | rate, vote ..., newton x 2                     | the same, then noisy moments of each hospital |
-| `secure`        | rate, look, newton, (grow, newton) ..., newton | only noisy *sums* over all hospitals          |
+| mode            | phases                                      | what the server sees                          |
+|-----------------|---------------------------------------------|-----------------------------------------------|
+| `votes`         | rate, vote ..., scale x 2                   | k signed concepts a hospital and round        |
+| `votes+moments` | rate, vote ..., newton x 2                  | the same, then noisy moments of each hospital |
+| `secure`        | moments, look, curvature, step ... | only noisy *sums* over many hospitals         |
+
+The first two are in this file, the third in `veil_secure.py` (what a site sends) and `veil_newton.py` (the server).
 
 | here | paper |
 |---|---|
@@ -33,8 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError, StudyError
+from suture.methods import veil_newton, veil_secure
 from suture.methods.base import Answer, Arrays, State
-from suture.methods.veil_server import add_concepts, count_votes, newton_step, scale_step
+from suture.methods.veil_server import count_votes, newton_step, scale_step
+from suture.methods.veil_teams import Teams
 from suture.methods.veil_wire import pack, unpack
 from suture.models.concepts import Concepts
 from suture.models.remember import Remember
@@ -45,16 +49,17 @@ from suture.protection.secure_sum import Grid
 from suture.training import concept_statistics as statistics
 
 Mode = Literal["votes", "votes+moments", "secure"]
-PHASES = ("rate", "vote", "scale", "look", "grow", "newton")
+PHASES = ("rate", "vote", "scale", "newton", *veil_secure.PHASES)
 SHARES: dict[str, dict[str, float]] = {
     "votes": {"rate": 0.05, "vote": 0.80, "scale": 0.15},
     "votes+moments": {"rate": 0.04, "vote": 0.56, "newton": 0.40},
-    "secure": {"rate": 0.02, "look": 0.12, "grow": 0.22, "newton": 0.64},
+    "secure": {"moments": 0.10, "look": 0.25, "curvature": 0.25, "step": 0.40},
 }
 """Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in proportion."""
-LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 3}
-LOOK_NORM, NORM = 4.0, 3.0
-"""Bounds on the norm of a patient's concepts, all and chosen ones; beyond them the patient counts for less."""
+LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 4}
+NORM = 3.0
+"""Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less."""
+ONE_TEAM = Teams((), 1)
 SCORE = 8.0
 """Log odds beyond which a patient's score counts as this much when the model's scale is set."""
 _MATRICES: Remember[Patients, NDArray[np.float32]] = Remember(1024)
@@ -77,6 +82,7 @@ class Veil:
     parties: int = 1
     patients: int = 1 << 40
     honest: float = 0.5
+    teams: Teams = ONE_TEAM
     name: str = "veil"
     pooled: bool = False
 
@@ -103,28 +109,29 @@ class Veil:
             return ("rate", *["vote"] * (self.rounds - 3), *["scale"] * 2)
         if self.mode == "votes+moments":
             return ("rate", *["vote"] * (self.rounds - 3), *["newton"] * 2)
-        pairs = ["grow", "newton"] * ((self.rounds - 3) // 2)
-        return ("rate", "look", "newton", *pairs, *["newton"] * ((self.rounds - 3) % 2))
-
-    @property
-    def _honest(self) -> int:
-        """How many hospitals' noise a sum can count on."""
-        return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 1
+        return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
 
     @property
     def honest_sites(self) -> int:
         """A sum of fewer sites than this must not be opened: its noise would be less than promised."""
-        return self._honest if self.mode == "secure" else 0
-
-    @property
-    def _stages(self) -> int:
-        return sum(phase in ("look", "grow") for phase in self.schedule)
+        return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 0
 
     def phase_rho(self, phase: str, noise: float) -> float:
-        """What one round of a phase costs in zCDP at this noise multiplier."""
+        """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing is asked.
+
+        With several teams a hospital either measures curvature or answers for moments and looks: what it is not asked
+        for does not cost it anything, so that it pays with those shares for what it is asked for.
+        """
         shares, counts = SHARES[self.mode], Counter(self.schedule)
+        if phase not in counts:
+            return 0.0
         total = sum(shares[name] for name in counts)
-        return self.rounds / (2 * noise**2) * shares[phase] / total / counts[phase]
+        part = shares[phase]
+        if self.teams.count > 1 and phase == "look":
+            part += shares["curvature"]
+        elif self.teams.count > 1 and phase == "curvature":
+            part += shares["moments"] + shares["look"]
+        return self.rounds / (2 * noise**2) * part / total / counts[phase]
 
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 
@@ -137,8 +144,10 @@ class Veil:
         return _zcdp(None if noise is None else self.phase_rho(self._phase(message), noise))
 
     def round_event(self, round_: int, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """What round 1, 2, ... of the schedule will cost."""
-        return _zcdp(None if noise is None else self.phase_rho(self.schedule[round_ - 1], noise))
+        """What round 1, 2, ... of the schedule will cost a hospital that pays as early as any."""
+        phase = self.schedule[round_ - 1]
+        spared = self.teams.count > 1 and phase == "curvature"
+        return _zcdp(None if noise is None else 0.0 if spared else self.phase_rho(phase, noise))
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -152,10 +161,12 @@ class Veil:
         )
         words = (votes if "vote" in self.schedule else "") + moments
         if self.mode == "secure":
+            sums = [self.teams.parties(team) for phase in self.schedule for team in self.teams.asked(phase)]
             words += (
-                f"ASSUMPTION: the server sees only sums over all {self.parties} hospitals (a secure sum, which in this run was "
-                f"computed in one process by a party trusted not to look), and at least {self._honest} of the hospitals add "
-                "their share of the noise and keep it to themselves. A hospital's share alone does not protect its patients. "
+                f"ASSUMPTION: the server sees only sums over at least {min(sums)} and at most {max(sums)} hospitals (secure "
+                "sums, which in this run were computed in one process by a party trusted not to look), and of the hospitals "
+                f"in every sum at least {self.honest:.0%} add their share of the noise and keep it to themselves. A hospital's "
+                "share alone does not protect its patients. "
             )
         return words + "Proof: docs/veil.md."
 
@@ -164,11 +175,12 @@ class Veil:
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """No concept has a weight; nothing is random."""
         d = len(self.dictionary)
+        if self.mode == "secure":
+            return veil_newton.start_state(d)
         return {
             "weights": np.zeros(d, np.float32),
             "bias": np.zeros(1, np.float32),
             "chosen": np.zeros(d, np.int32),
-            "moments": np.zeros(d, np.float64),
             "quorums": np.zeros(d, np.int32),
             "t": np.zeros(1, np.int32),
         }
@@ -176,7 +188,10 @@ class Veil:
     def broadcast(self, state: State, site: str) -> Arrays:
         """The phase and the sparse global model."""
         ids = np.flatnonzero(state["chosen"]).astype(np.int32)
-        phase = self.schedule[min(int(state["t"][0]), self.rounds - 1)]
+        t = min(int(state["t"][0]), self.rounds - 1)
+        phase = self.schedule[t]
+        if self.mode == "secure":
+            return self._ask(state, site, t, ids)
         return {
             "phase": np.array([PHASES.index(phase)], np.int32),
             "ids": ids,
@@ -184,9 +199,34 @@ class Veil:
             "bias": state["bias"],
         }
 
+    def _ask(self, state: State, site: str, t: int, ids: NDArray[np.int32]) -> Arrays:
+        """What the secure mode asks a site: the phase, which sum it adds to, and the model where it is needed."""
+        phase, team = self.schedule[t], self.teams.team.get(site, 0)
+        asked = [team in members for members in self.teams.asked(phase)]
+        if not any(asked):
+            return {"ask": np.array([PHASES.index("rest"), 0], np.int32)}
+        message: dict[str, NDArray[np.generic]] = {
+            "ask": np.array([PHASES.index(phase), asked.index(True)], np.int32),
+            "base": state["base"],
+            "bias": state["bias"],
+        }
+        if phase == "look":
+            message["centre"] = state["centre"][self.teams.part(asked.index(True), len(self.dictionary))]
+        elif phase != "moments":
+            message |= {"ids": ids.astype(np.int32), "weights": state["weights"][ids], "centre": state["centre"][ids]}
+        return message
+
+    def groups(self, state: State, sites: Sequence[str]) -> list[tuple[str, ...]]:
+        """The hospitals of every secure sum of the coming round."""
+        t = int(state["t"][0])
+        found = self.teams.asked(self.schedule[t])
+        return [tuple(site for site in sites if self.teams.team.get(site, 0) in members) for members in found]
+
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """The next model. Everything here is post-processing of releases and of public sizes."""
         phase = self.schedule[int(state["t"][0])]
+        if self.mode == "secure":
+            return self._secure_step(state, answers)
         new = {key: array.copy() for key, array in state.items()}
         new["t"] += 1
         if phase == "vote":
@@ -200,17 +240,34 @@ class Veil:
             people = sum(answer.patients for answer in answers)
             rate = np.clip(found["positives"][0] / people, 0.5 / people, 1 - 0.5 / people)
             new["bias"][0] = np.log(rate / (1 - rate))
-        elif phase in ("look", "grow"):
-            if phase == "look":
-                new["moments"] = np.maximum(found["squares"], 0) + 2 * noises["squares"] + 100
-            done = sum(name in ("look", "grow") for name in self.schedule[: int(state["t"][0])])
-            room = self.concepts * (done + 1) // self._stages - int(np.count_nonzero(state["chosen"]))
-            add_concepts(new, found["gradient"], room)
         elif phase == "newton":
             newton_step(new, found["gradient"], found["curvature"], noises["curvature"])
         else:
             scale_step(new, found["gradient"], found["curvature"], noises["curvature"], SCORE)
         return new
+
+    def _secure_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """The next model from secure sums, one answer each."""
+        phase = self.schedule[int(state["t"][0])]
+        new = {key: array.copy() for key, array in state.items()}
+        new["t"] += 1
+        forecast = state["forecast"] if phase == "step" else None
+        sums, noise = [], float(state["noise"][0]) or None
+        for i, answer in enumerate(answers):
+            rho = None if noise is None else self.phase_rho(phase, noise)
+            found = self._layout(phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho)
+            near = None if forecast is None else forecast * found.patients / self.teams.patients(self.teams.all)
+            parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), near)
+            if phase == "moments" and level is not None:
+                new["noise"][0] = level
+                found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
+            sums.append((found, parts))
+        veil_newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
+        return new
+
+    def _layout(self, phase: str, sum_: int, chosen: int, base: float, rho: float | None) -> veil_secure.Layout:
+        rate = float(statistics.risk(np.array([base]))[0])
+        return veil_secure.layout(phase, self.teams, sum_, self.dictionary, chosen, rate, rho, self.honest)
 
     def _rate(self, state: State) -> float:
         """The step falls to three tenths over the votes: early rounds find concepts, late ones settle weights."""
@@ -235,6 +292,8 @@ class Veil:
         """The statistic that the phase asks for, protected. Nothing is kept at the site."""
         phase = self._phase(message)
         rho = None if noise is None else self.phase_rho(phase, noise)
+        if self.mode == "secure":
+            return self._share(phase, data, message, noise, rho, key), own
         ids, weights = message["ids"], message["weights"].astype(np.float32)
         values = _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
         dense = np.zeros(len(self.dictionary), np.float32)
@@ -256,6 +315,26 @@ class Veil:
             # How much noise was added is public; sent along as a variance, it adds up as the noise does.
             payload[f"{name[0]}v"] = np.array([int(np.ceil(grid.deviation**2))], np.int64)
         return payload, own
+
+    def _share(
+        self, phase: str, data: Patients, message: Arrays, noise: float | None, rho: float | None, key: bytes
+    ) -> Arrays:
+        """A site's part of a secure sum; nothing where it is not asked."""
+        if phase == "rest":
+            return {}
+        sum_ = int(message["ask"][1])
+        if not 0 <= sum_ < len(self.teams.asked(phase)):
+            raise RunError(f"the server asks for sum {sum_} of phase {phase!r}, which the study's teams do not have")
+        bias, ids = float(message["bias"][0]), message.get("ids", np.zeros(0, np.int32))
+        values = _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
+        dense = np.zeros(len(self.dictionary), np.float32)
+        dense[ids] = message.get("weights", np.zeros(0, np.float32))
+        logit = values @ dense + bias
+        found = self._layout(phase, sum_, len(ids), float(message["base"][0]), rho)
+        part = self.teams.part(sum_, len(self.dictionary))
+        centre = message.get("centre", np.zeros(0, np.int8))
+        parts = veil_secure.site_statistics(phase, data, values, logit, part, ids, centre, self.dictionary)
+        return veil_secure.answer(found, parts, noise, key)
 
     def _open(
         self, answers: Sequence[Answer], phase: str, chosen: int
@@ -286,13 +365,6 @@ class Veil:
             weights = statistics.patient_weights(one, 1.0, data.starts)
             return {"positives": statistics.gradient(one, data.y.astype(np.float64), weights)}
         p = statistics.risk(logit)
-        if phase in ("look", "grow"):
-            w = statistics.patient_weights(values, LOOK_NORM, data.starts, power=1)
-            found = {"gradient": statistics.gradient(values, data.y - p, w)}
-            if phase == "look":
-                w = statistics.patient_weights(values, LOOK_NORM, data.starts)
-                found["squares"] = statistics.second_moments(values, w)
-            return found
         if phase == "newton":
             basis, limit = np.hstack([one, values[:, ids]]), NORM
         else:
@@ -305,25 +377,23 @@ class Veil:
         """Sensitivity, cost and size of every vector of a phase; their costs add up to the phase's."""
 
         def grid(sensitivity: float, share: float, size: int) -> Grid:
-            return Grid(sensitivity, None if rho is None else rho * share, size, self._honest)
+            return Grid(sensitivity, None if rho is None else rho * share, size)
 
-        d = len(self.dictionary)
         if phase == "rate":
             return {"positives": grid(1.0, 1.0, 1)}
-        if phase == "look":
-            return {"gradient": grid(LOOK_NORM, 0.7, d), "squares": grid(LOOK_NORM**2, 0.3, d)}
-        if phase == "grow":
-            return {"gradient": grid(LOOK_NORM, 1.0, d)}
         size, limit = (chosen + 1, NORM) if phase == "newton" else (2, float(np.sqrt(2)))
         return {"gradient": grid(limit, 0.5, size), "curvature": grid(limit**2 / 4, 0.5, size * (size + 1) // 2)}
 
     def _phase(self, message: Arrays) -> str:
         """The phase a message asks for; one that this mode does not have is refused."""
-        index = int(message["phase"][0])
-        if not 0 <= index < len(PHASES) or PHASES[index] not in self.schedule:
+        index = int(message["ask" if self.mode == "secure" else "phase"][0])
+        known = (*self.schedule, "rest") if self.mode == "secure" else self.schedule
+        if not 0 <= index < len(PHASES) or PHASES[index] not in known:
             raise RunError(f"the server asks for phase {index}, which veil in mode {self.mode!r} does not have")
         return PHASES[index]
 
 
 def _zcdp(rho: float | None) -> dp_accounting.DpEvent:
+    if rho == 0:
+        return dp_accounting.NoOpDpEvent()
     return dp_accounting.NonPrivateDpEvent() if rho is None else dp_accounting.ZCDpEvent(rho)

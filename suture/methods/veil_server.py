@@ -43,15 +43,6 @@ def count_votes(
     state["chosen"] = (moved != 0).astype(np.int32)
 
 
-def add_concepts(state: State, gradient: Floats, room: int) -> None:
-    """Choose the ``room`` concepts whose gradient is largest for their spread, out of those not chosen yet."""
-    score = np.abs(gradient) / np.sqrt(state["moments"])
-    score[state["chosen"] > 0] = -1.0
-    best = np.argsort(-score, kind="stable")[: max(room, 0)]
-    state["chosen"][best[score[best] >= 0]] = 1
-    state["quorums"][best] += 1
-
-
 def newton_step(state: State, gradient: Floats, curvature: Floats, noise: float) -> None:
     """One ridge-damped Newton step of the logistic likelihood on the chosen concepts and the bias.
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -84,6 +85,15 @@ class Concepts:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @cached_property
+    def graded(self) -> NDArray[np.bool_]:
+        """Which concepts have values between 0 and 1, or below 0; the others are 0 or 1.
+
+        >>> plain(2).graded.tolist()
+        [True, True]
+        """
+        return np.array([concept.kind in ("value", "below", "above") for concept in self.items], bool)
 
     def matrix(self, x: NDArray[np.float32], ids: Sequence[int] | NDArray[Any] | None = None) -> NDArray[np.float32]:
         """The concepts of encoded rows (all, or only ``ids``), rows x concepts, each value within [-1, 1].

@@ -1,16 +1,17 @@
-"""The secure sum: hospitals add whole numbers modulo 2^32 or 2^64, and only the total is ever opened.
+"""The secure sum: hospitals add whole numbers modulo a power of two, and only the total is ever opened.
 
-A share (`Grid.share`) is a hospital's real vector on an integer grid plus its own discrete Gaussian noise, as words of
-32 or 64 bits. `SecureSum.add` takes shares, `SecureSum.total` opens the sum once every expected party has
-added. This object is *honest and in-process*: it stands where a networked protocol with masks will stand and has the
-same interface. **Trust assumption**: whoever runs it sees shares in memory and is trusted not to look; the server, and
-everybody after it, sees the total only.
+A share (`Grid.share`) is a hospital's real vector as noisy whole numbers: words of 32 or 64 bits, or, where a message must
+be small, words of a few bits that `pack_words` puts side by side. `SecureSum.add` takes shares, `SecureSum.total` opens the
+sum once every expected party has added. This object is *honest and in-process*: it stands where a networked protocol
+with masks stands and has the same interface. **Trust assumption**: whoever runs it sees shares in memory and is trusted not
+to look; the server, and everybody after it, sees the total only.
 
-Noise: with n parties of which at least h add theirs, each adds a discrete Gaussian of variance sigma^2/h, so that the
-noise of the honest ones alone has variance sigma^2 or more, even when the others reveal theirs. Sums of discrete
-Gaussians are not exactly discrete Gaussian; the price is `tau` (Kairouz, Liu & Steinke 2021, "The Distributed Discrete
-Gaussian Mechanism", arXiv:2102.06387), which is below 1e-30 for the variances that `Grid` allows and is charged all the
-same. With one party there is no such price (Canonne, Kamath & Steinke 2020, Theorem 14).
+Noise: the whole number for a real value c (in steps of the grid) is drawn with P(k) proportional to
+exp(-(k - c)^2 / (2 s^2)): a discrete Gaussian *around the real value*, so that rounding is part of the noise and costs
+nothing, however coarse the grid is. With n parties of which at least h add theirs, the sum of the honest ones' numbers is
+a discrete Gaussian of variance h s^2 up to a factor exp(+-`wobble`), which is below 1e-14 for s of 2 steps or more and is
+charged all the same. Proof: docs/veil.md, Theorem 4, after Kairouz, Liu & Steinke 2021 ("The Distributed Discrete
+Gaussian Mechanism", arXiv:2102.06387), whose parties round first and pay for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,14 @@ from suture.privacy.mechanisms import generator
 
 Floats = NDArray[np.float64]
 Words = NDArray[Any]
-"""Whole numbers of 32 or 64 bits."""
+"""Whole numbers of 32 or 64 bits, or packed ones as bytes."""
 
-LEAST_SHARE = 4.0
-"""The least standard deviation of one party's noise, in grid steps; `tau` is then below 1e-30."""
+LEAST_SHARE = 2.0
+"""The least standard deviation of one party's noise, in grid steps; `wobble` is then below 1e-14 for 300 parties."""
 STEPS = 2.0**10
-"""Grid steps in one sensitivity. Rounding then adds sqrt(size)/1024 to it: 2 % for 500 entries."""
+"""Grid steps in one sensitivity, where nothing else is asked for."""
+SLACK = 1e-3
+"""kappa of Theorem 4: a thousandth of rho pays for orders near 1, where wobble counts most."""
 MOST = 2**62
 
 
@@ -42,41 +46,38 @@ class Grid:
     """How reals become whole numbers under noise that costs ``rho``-zCDP for a vector of L2 sensitivity ``sensitivity``.
 
     Without ``rho`` there is no noise and no promise. ``honest`` is the number of parties whose noise is counted on.
-    Each party's noise is at least `LEAST_SHARE` steps, also where a large rho would allow less.
+    ``step`` is the distance of two grid points in real units (default: a 1024th of the sensitivity), public, so that
+    whoever opens a total knows it. Each party's noise is at least `LEAST_SHARE` steps, also where rho would allow less.
     """
 
     sensitivity: float
     rho: float | None
     size: int
     honest: int = 1
+    step: float | None = None
 
     def __post_init__(self) -> None:
         private = self.rho is None or self.rho > 0
-        if not (self.sensitivity > 0 and private and self.size >= 1 and self.honest >= 1):
-            raise PrivacyError(f"expected a sensitivity, rho, size and number of parties above 0, found {self}")
+        fine = self.step is None or self.step > 0
+        if not (self.sensitivity > 0 and private and fine and self.size >= 1 and self.honest >= 1):
+            raise PrivacyError(f"expected a sensitivity, rho, step, size and number of parties above 0, found {self}")
 
     @property
     def steps(self) -> float:
-        """Grid steps in a unit of the real vector: a public constant, so that whoever opens a total knows it."""
-        return STEPS / self.sensitivity
+        """Grid steps in a unit of the real vector."""
+        return STEPS / self.sensitivity if self.step is None else 1 / self.step
 
-    @property
-    def whole_sensitivity(self) -> float:
-        """L2 sensitivity on the grid: rounding two neighbouring vectors moves each entry by up to one step more."""
-        return self.steps * self.sensitivity + math.sqrt(self.size)
-
-    @property
+    @cached_property
     def deviation(self) -> float:
         """Standard deviation of one party's noise, in grid steps, such that ``honest`` of them cost at most ``rho``."""
         if self.rho is None:
             return 0.0
-        # rho = (Delta^2 / (h s^2) + tau size / 2) / 2 (Kairouz, Liu & Steinke 2021); tau falls with s.
-        deviation = self.whole_sensitivity / math.sqrt(2 * self.rho * self.honest)
-        deviation = max(deviation, LEAST_SHARE)
-        spare = 2 * self.rho - tau(deviation, self.honest) * self.size / 2
+        # rho = (1 + kappa) (Delta^2 / (2 h s^2) + 2 size wobble / kappa): Theorem 4. Wobble falls with s, so that its
+        # value at the least s serves for every s.
+        spare = self.rho / (1 + SLACK) - 2 * self.size * wobble(LEAST_SHARE, self.honest) / SLACK
         if spare <= 0:
             raise PrivacyError(f"no noise on this grid costs as little as rho = {self.rho:g}")
-        return max(deviation, self.whole_sensitivity / math.sqrt(spare * self.honest))
+        return max(LEAST_SHARE, self.steps * self.sensitivity / math.sqrt(2 * self.honest * spare))
 
     @property
     def noise(self) -> float:
@@ -92,10 +93,11 @@ class Grid:
         >>> bool(np.all(np.abs(grid.open(total) - [5.0, 4.0]) < 6 * grid.noise))
         True
         """
-        whole = on_grid(values, self.steps, self.size)
-        if self.rho is None:
-            return whole
-        return whole + discrete_gaussian(generator(key), self.deviation, self.size)
+        scaled = on_grid(values, self.steps, self.size)
+        whole = np.rint(scaled)
+        if self.rho is not None:
+            whole += discrete_gaussian(generator(key), self.deviation, self.size, scaled - whole)
+        return whole.astype(np.int64)
 
     def short(self, patients: int, parties: int) -> bool:
         """Whether any total of this many patients (each within the sensitivity) and its noise fits words of 32 bits.
@@ -103,38 +105,44 @@ class Grid:
         >>> Grid(1.0, 0.01, 5).short(60_000, 150), Grid(1.0, 0.01, 5).short(3_000_000, 150)
         (True, False)
         """
-        return (patients + parties) * (self.whole_sensitivity + 1) + 40 * self.deviation * parties < 2**31
+        largest = self.steps * self.sensitivity + 1
+        return (patients + parties) * largest + 40 * self.deviation * parties < 2**31
 
     def open(self, total: Words) -> Floats:
         """The total in real units."""
         return total.astype(np.float64) / self.steps
 
 
-def on_grid(values: Floats, steps: float, size: int) -> Words:
-    """Reals rounded to whole grid steps; refuses what would wrap around.
+def on_grid(values: Floats, steps: float, size: int) -> Floats:
+    """Reals in grid steps; refuses what would not fit.
 
-    >>> on_grid(np.array([0.26, -1.0]), 10.0, 2).tolist()
-    [3, -10]
+    >>> on_grid(np.array([0.25, -1.0]), 10.0, 2).tolist()
+    [2.5, -10.0]
     """
-    scaled = np.rint(np.asarray(values, np.float64) * steps)
+    scaled: Floats = np.asarray(values, np.float64) * steps
     if scaled.shape != (size,) or not np.all(np.abs(scaled) < MOST):
         raise RunError(f"expected {size} finite values that fit 62 bits on the grid, found shape {scaled.shape}")
-    return scaled.astype(np.int64)
+    return scaled
 
 
-def tau(deviation: float, parties: int) -> float:
-    """How far a sum of discrete Gaussians is from one: 10 times the sum of exp(-2 pi^2 s^2 k / (k + 1)).
+def wobble(deviation: float, parties: int) -> float:
+    """How far the logarithm of a sum's probabilities can be from a Gaussian's, at any whole number and for any centres.
 
-    >>> tau(1.0, 2) < 6e-4, tau(4.0, 1000) < 1e-60
-    (True, True)
+    With eta(r) = 2 sum over m of exp(-2 pi^2 r^2 m^2), Theorem 4 adds -log(1 - eta) for every party and for every sum of two.
+
+    >>> wobble(2.0, 300) < 1e-14, round(wobble(0.5, 1), 4)
+    (True, 0.0146)
     """
-    return 10 * sum(math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, parties))
+    eta = [2 * math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, parties)]
+    eta += [2 * math.exp(-2 * math.pi**2 * deviation**2)] * parties
+    # The terms m = 2, 3, ... of eta are together less than the 1.01th part of the first for r of 0.35 or more.
+    return -sum(math.log1p(-1.01 * value) for value in eta)
 
 
-def discrete_gaussian(rng: np.random.Generator, deviation: float, size: int) -> Words:
-    """Whole-number noise with P(x) proportional to exp(-x^2 / (2 deviation^2)).
+def discrete_gaussian(rng: np.random.Generator, deviation: float, size: int, centre: Floats | None = None) -> Words:
+    """Whole numbers with P(k) proportional to exp(-(k - c)^2 / (2 deviation^2)), the centres c within [-1/2, 1/2].
 
-    By rejection from a two-sided geometric (Canonne, Kamath & Steinke 2020, Algorithm 3), in vectors. Acceptance
+    By rejection from a two-sided geometric (after Canonne, Kamath & Steinke 2020, Algorithm 3), in vectors. Acceptance
     probabilities are rounded to floats, an error of about 1e-16 of probability.
 
     >>> from suture.privacy.mechanisms import seeded_key
@@ -142,27 +150,83 @@ def discrete_gaussian(rng: np.random.Generator, deviation: float, size: int) -> 
     >>> round(float(np.mean(noise)), 1) + 0.0, round(float(np.std(noise)), 1)
     (0.0, 5.0)
     """
+    middle = np.zeros(size) if centre is None else np.asarray(centre, np.float64)
+    if middle.shape != (size,) or not np.all(np.abs(middle) <= 0.5):
+        raise RunError(f"expected {size} centres within a half of 0, found shape {middle.shape}")
     scale = math.floor(deviation) + 1
     p = -math.expm1(-1 / scale)
-    found = np.empty(0, np.int64)
-    while len(found) < size:
-        count = int(1.5 * (size - len(found))) + 16
-        # The difference of two geometrics is two-sided geometric with ratio exp(-1/scale).
-        y = rng.geometric(p, count) - rng.geometric(p, count)
-        accept = np.exp(-((np.abs(y) - deviation**2 / scale) ** 2) / (2 * deviation**2))
-        found = np.concatenate([found, y[rng.random(count) < accept]])
-    return found[:size]
+    found = np.zeros(size, np.int64)
+    open_ = np.arange(size)
+    while len(open_):
+        # The difference of two geometrics is two-sided geometric with ratio exp(-1/scale). Each round proposes once for
+        # every number still open; (|y| - sign(y) c - s^2/t)^2 <= the exponent's bound, so that acceptance is at most 1.
+        y = rng.geometric(p, len(open_)) - rng.geometric(p, len(open_))
+        c = middle[open_]
+        exponent = -((y - c) ** 2) / (2 * deviation**2) + np.abs(y) / scale
+        exponent -= deviation**2 / (2 * scale**2) + np.abs(c) / scale
+        taken = rng.random(len(open_)) < np.exp(exponent)
+        found[open_[taken]] = y[taken]
+        open_ = open_[~taken]
+    return found
+
+
+def pack_words(words: Words, bits: int) -> NDArray[np.uint8]:
+    """Whole numbers modulo 2^bits, side by side.
+
+    >>> pack_words(np.array([1, -1]), 12).tolist()
+    [0, 31, 255]
+    """
+    _check_bits(bits)
+    each = (np.asarray(words, np.int64)[:, None] >> np.arange(bits - 1, -1, -1)) & 1
+    return np.packbits(each.astype(np.uint8).ravel())
+
+
+def unpack_words(data: NDArray[Any], bits: int) -> NDArray[np.int64]:
+    """The packed numbers, from -2^(bits-1) up to 2^(bits-1) - 1.
+
+    >>> unpack_words(np.array([0, 31, 255], np.uint8), 12).tolist()
+    [1, -1]
+    """
+    _check_bits(bits)
+    size = 8 * len(data) // bits
+    if data.dtype != np.uint8 or data.ndim != 1 or len(data) != -(-size * bits // 8):
+        raise RunError(f"expected words of {bits} bits in bytes, found {data.dtype} of shape {data.shape}")
+    each = np.unpackbits(data)[: size * bits].reshape(size, bits).astype(np.int64)
+    weights = 1 << np.arange(bits - 1, -1, -1)
+    weights[0] = -weights[0]
+    found: NDArray[np.int64] = each @ weights
+    return found
+
+
+def wrapped(words: Words, bits: int, near: Floats | float = 0.0) -> NDArray[np.int64]:
+    """The whole numbers that are equal to ``words`` modulo 2^bits and closest to ``near``.
+
+    >>> wrapped(np.array([5, 4090]), 12).tolist(), wrapped(np.array([5]), 12, near=4000.0).tolist()
+    ([5, -6], [4101])
+    """
+    about = np.rint(np.broadcast_to(near, words.shape)).astype(np.int64)
+    half = 1 << (bits - 1)
+    found: NDArray[np.int64] = about + ((words.astype(np.int64) - about + half) & ((1 << bits) - 1)) - half
+    return found
+
+
+def _check_bits(bits: int) -> None:
+    """From 8 bits on, how many words are in so many bytes is clear."""
+    if not 8 <= bits <= 32:
+        raise RunError(f"expected words of 8 to 32 bits, found {bits}")
 
 
 @dataclass
 class SecureSum:
     """Adds what ``parties`` contribute and opens the total only when all have.
 
+    Arrays of bytes are packed words, and their name ends in their length: ``"w12"``.
+
     >>> box = SecureSum(("a", "b"))
-    >>> box.add("a", {"g": np.array([1, 2])})
-    >>> box.add("b", {"g": np.array([10, 20])})
-    >>> box.total()["g"].tolist()
-    [11, 22]
+    >>> box.add("a", {"g": np.array([1, 2]), "w12": pack_words(np.array([2047]), 12)})
+    >>> box.add("b", {"g": np.array([10, 20]), "w12": pack_words(np.array([2]), 12)})
+    >>> box.total()["g"].tolist(), box.total()["w12"].tolist()
+    ([11, 22], [-2047])
     """
 
     parties: tuple[str, ...]
@@ -173,18 +237,16 @@ class SecureSum:
         """One party's words, once."""
         if party not in self.parties or party in self._added:
             raise RunError(f"secure sum: {party!r} is not expected, or has added already")
-        for name, words in shares.items():
-            if words.dtype not in (np.int32, np.int64):
-                raise RunError(f"secure sum: {party!r} sent {name!r} as {words.dtype}, expected whole numbers")
-        if self._added and {n: (a.shape, a.dtype) for n, a in shares.items()} != {
+        words = {name: _words(party, name, array) for name, array in shares.items()}
+        if self._added and {n: (a.shape, a.dtype) for n, a in words.items()} != {
             n: (a.shape, a.dtype) for n, a in self._sum.items()
         }:
             raise RunError(f"secure sum: {party!r} sent other shapes or word lengths than the rest")
-        for name, words in shares.items():
-            # Unsigned addition wraps: arithmetic modulo 2^32 or 2^64, as masks will need.
-            unsigned = np.uint32 if words.dtype == np.int32 else np.uint64
-            so_far = self._sum.get(name, np.zeros_like(words)).view(unsigned)
-            self._sum[name] = (so_far + words.view(unsigned)).view(words.dtype)
+        for name, array in words.items():
+            # Unsigned addition wraps: arithmetic modulo 2^32 or 2^64, as masks need.
+            unsigned = np.uint32 if array.dtype == np.int32 else np.uint64
+            so_far = self._sum.get(name, np.zeros_like(array)).view(unsigned)
+            self._sum[name] = (so_far + array.view(unsigned)).view(array.dtype)
         self._added.add(party)
 
     def total(self) -> dict[str, Words]:
@@ -192,4 +254,37 @@ class SecureSum:
         absent = [party for party in self.parties if party not in self._added]
         if absent:
             raise PrivacyError(f"secure sum: {len(absent)} parties have not added yet, first {absent[0]!r}; not opened")
-        return dict(self._sum)
+        return {
+            name: wrapped(words, word_length(name)) if words.dtype == np.int64 and word_length(name) else words
+            for name, words in self._sum.items()
+        }
+
+
+def word_length(name: str) -> int:
+    """The length in bits that a packed array's name ends in; 0 for words of 32 or 64 bits.
+
+    >>> word_length("w12"), word_length("gradient")
+    (12, 0)
+    """
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else 0
+
+
+def plain_words(payload: Mapping[str, NDArray[Any]]) -> dict[str, Words]:
+    """Packed words as words of 32 bits, for a sum that masks these: it is the same modulo the packed length.
+
+    >>> plain_words({"w12": pack_words(np.array([5, -3]), 12)})["w12"].tolist()
+    [5, -3]
+    """
+    return {
+        name: unpack_words(array, word_length(name)).astype(np.int32) if word_length(name) else array
+        for name, array in payload.items()
+    }
+
+
+def _words(party: str, name: str, array: NDArray[Any]) -> Words:
+    if array.dtype == np.uint8 and word_length(name):
+        return unpack_words(array, word_length(name))
+    if array.dtype not in (np.int32, np.int64) or word_length(name):
+        raise RunError(f"secure sum: {party!r} sent {name!r} as {array.dtype}, expected whole numbers")
+    return array

@@ -54,6 +54,32 @@ def print_evaluation(found: Mapping[str, Any], console: Console | None = None) -
         console.print(f"{text}: {', '.join(found[key]) or 'none'}", highlight=False)
 
 
+def print_dicom(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """What became of a folder of DICOM files, and which copies a person must look at."""
+    console = console or Console()
+    console.print(
+        f"{found['written']:,} of {found['files']:,} files written to {found['out']}; {found['elements_read']:,} header "
+        f"elements read, {found['private_elements_removed']:,} of them private; {len(found['kept'])} kinds kept",
+        highlight=False,
+    )
+    console.print(f"kept: {', '.join(found['kept'])}", highlight=False)
+    for one in found["skipped"]:
+        console.print(f"skipped: {one['file']} ({one['reason']})", highlight=False)
+    stated = ", ".join(f"{word} {count:,}" for word, count in found["burnt_in_annotation"].items())
+    console.print(f"burnt-in annotation by the header (0028,0301): {stated}", highlight=False)
+    look = sorted({*found["text_found"], *found["text_stated"]})
+    if look:
+        console.print(
+            f"LOOK AT THESE {len(look):,}: text seems to be burnt into the pixels, which no header can be cleaned of:"
+        )
+        for name in look:
+            console.print(f"  {name}", highlight=False)
+    console.print(
+        "The search for text misses some (docs/imaging.md says how many): whoever gives images away looks at them first.",
+        highlight=False,
+    )
+
+
 def _columns(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("column", "category", "sign", "share", "confidence", "action"):

@@ -79,6 +79,22 @@ def print_interop(found: Mapping[str, Any], written: Sequence[str], console: Con
         console.print(name, highlight=False, soft_wrap=True, markup=False)
 
 
+def print_join(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """What the fitted layers bring the hospital that joined, what it paid, and where they are."""
+    console = console or _wide()
+    text = (
+        f"{found['site']} joined {found['run']}: layers fitted in {found['rounds']} rounds, the network is unchanged."
+    )
+    console.print(text, style="bold", highlight=False, markup=False)
+    for name, value in (found["after"] or {}).items():
+        was = found["before"][name]
+        if value is not None and was is not None:
+            console.print(f"{name}: {was:.3f} without layers, {value:.3f} with them", highlight=False, markup=False)
+    console.print(found["statement"], highlight=False, markup=False)
+    for name in found["written"]:
+        console.print(name, highlight=False, soft_wrap=True, markup=False)
+
+
 def print_reproduction(found: Mapping[str, Any], console: Console | None = None) -> None:
     """Every table of a reproduction, the paper's columns beside ours."""
     console = console or _wide()

@@ -12,7 +12,10 @@ one radiograph.
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,48 +120,69 @@ def library(name: str, what: str) -> Any:
         raise MissingExtra(f"{what} needs {name.split('.')[0]}: pip install 'suture[imaging]'") from None
 
 
-def _dicom(path: Path) -> tuple[Floats, dict[str, str | int]]:
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Warnings and log lines of the libraries quote header values, so they are kept from being shown."""
+    log = logging.getLogger("pydicom")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def read_stored(path: Path) -> tuple[Any, NDArray[Any]]:
+    """A one-frame monochrome DICOM image: its header and its stored values; `BrokenImage` for anything else."""
     pydicom = library("pydicom", "reading DICOM files")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom's warnings quote header values
+    with quiet():
         try:
             image = pydicom.dcmread(path)
             frames, samples = int(image.get("NumberOfFrames") or 1), int(image.get("SamplesPerPixel", 1))
-            polarity = str(image.get("PhotometricInterpretation", ""))
-            extent = (int(image.get("Rows", 0)), int(image.get("Columns", 0)))
+            pixels = int(image.get("Rows", 0)) * int(image.get("Columns", 0))
         except Exception as error:
             raise BrokenImage(f"cannot be read as DICOM ({type(error).__name__})") from None
-        if "PixelData" not in image or not extent[0] * extent[1]:
+        if "PixelData" not in image or not pixels:
             raise BrokenImage("is a DICOM file without an image")
         if frames > 1:
             raise BrokenImage(f"has {frames} frames; one-frame images are read only")
-        if samples != 1 or polarity not in ("MONOCHROME1", "MONOCHROME2"):
+        if samples != 1 or image.get("PhotometricInterpretation") not in ("MONOCHROME1", "MONOCHROME2"):
             raise BrokenImage("is not monochrome (MONOCHROME1 or MONOCHROME2)")
-        if extent[0] * extent[1] > MOST_PIXELS:
+        if pixels > MOST_PIXELS:
             raise BrokenImage(f"has over {MOST_PIXELS:,} pixels")
-        stored = _decoded(image)
+        return image, _decoded(image)
+
+
+def grey_of(image: Any, stored: NDArray[Any]) -> Floats:
+    """The picture as a viewer shows it first, from 0 (dark) to 1, in its own size."""
+    with quiet():
         try:
-            grey = _shown(pydicom, image, stored)
+            grey = _shown(image, stored)
         except Exception as error:
             raise BrokenImage(
                 f"its rescale, window or lookup table cannot be applied ({type(error).__name__})"
             ) from None
-    if polarity == "MONOCHROME1":  # in which low values are bright
+    if image.PhotometricInterpretation == "MONOCHROME1":  # in which low values are bright
         grey = 1 - grey
     padding = image.get("PixelPaddingValue")
-    if isinstance(padding, int):
-        grey = np.where(stored == padding, np.float32(0), grey)
+    return np.asarray(np.where(stored == padding, 0, grey) if isinstance(padding, int) else grey, np.float32)
+
+
+def _dicom(path: Path) -> tuple[Floats, dict[str, str | int]]:
+    image, stored = read_stored(path)
     header: dict[str, str | int] = {
         "format": "DICOM",
-        "rows": extent[0],
-        "columns": extent[1],
+        "rows": int(image.Rows),
+        "columns": int(image.Columns),
         "bits": int(image.get("BitsStored", 0)),
-        "polarity": polarity,
+        "polarity": str(image.PhotometricInterpretation),
         "modality": str(image.get("Modality", "")),
         "syntax": str(image.file_meta.get("TransferSyntaxUID", "")) if hasattr(image, "file_meta") else "",
         "burnt_in": str(image.get("BurnedInAnnotation", "")).upper(),
     }
-    return np.asarray(grey, np.float32), header
+    return grey_of(image, stored), header
 
 
 def _decoded(image: Any) -> NDArray[Any]:
@@ -175,12 +199,29 @@ def _decoded(image: Any) -> NDArray[Any]:
                 f"images compressed as {syntax.name} need a decoder that is not installed: pip install 'suture[imaging]'"
             )
     try:
-        return np.asarray(image.pixel_array)
+        stored = np.asarray(image.pixel_array)
+        # Old files keep overlays in the bits above those of the image.
+        return own_bits(stored, int(image.BitsStored), signed=bool(image.PixelRepresentation))
     except Exception as error:
         raise BrokenImage(f"its pixels cannot be decoded ({type(error).__name__})") from None
 
 
-def _shown(pydicom: Any, image: Any, stored: NDArray[Any]) -> NDArray[np.float64]:
+def own_bits(stored: NDArray[Any], bits: int, *, signed: bool) -> NDArray[Any]:
+    """Stored values without anything in the bits above ``BitsStored``.
+
+    >>> own_bits(np.array([0xF0FF], np.uint16), 12, signed=False).tolist()
+    [255]
+    >>> own_bits(np.array([-1, 5], np.int16), 12, signed=True).tolist()
+    [-1, 5]
+    """
+    unused = 8 * stored.dtype.itemsize - bits
+    if unused <= 0:
+        return np.ascontiguousarray(stored)
+    kind = np.dtype(f"{'i' if signed else 'u'}{stored.dtype.itemsize}")
+    return np.ascontiguousarray(np.right_shift(np.left_shift(stored.astype(kind), unused), unused))
+
+
+def _shown(image: Any, stored: NDArray[Any]) -> NDArray[np.float64]:
     """What a viewer would show first, from 0 to 1: modality LUT, then VOI LUT, window, or the image's own range."""
     pixels = library("pydicom.pixels", "reading DICOM files")
     values = np.asarray(pixels.apply_modality_lut(stored, image), np.float64)
@@ -229,13 +270,11 @@ def windowed(values: NDArray[np.float64], centre: float, width: float, function:
 def _png(path: Path) -> tuple[Floats, dict[str, str | int]]:
     pillow = library("PIL.Image", "reading PNG files")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with pillow.open(path, formats=("PNG",)) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise BrokenImage(f"has over {MOST_PIXELS:,} pixels")
-                mode = str(image.mode)
-                grey = np.asarray(image)
+        with quiet(), pillow.open(path, formats=("PNG",)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise BrokenImage(f"has over {MOST_PIXELS:,} pixels")
+            mode = str(image.mode)
+            grey = np.asarray(image)
     except BrokenImage:
         raise
     except Exception as error:
@@ -259,7 +298,7 @@ def _png(path: Path) -> tuple[Floats, dict[str, str | int]]:
 
 def _npz(path: Path) -> tuple[Floats, dict[str, str | int]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             name = "image" if "image" in archive.files else archive.files[0] if len(archive.files) == 1 else ""
             if not name:
                 raise BrokenImage("holds several arrays and none is named image")

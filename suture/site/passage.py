@@ -78,6 +78,15 @@ class Passage:
         mask = self._mask(in_cohort, keys)
         return columns if mask.all() else {name: column[mask] for name, column in columns.items()}
 
+    def allows(self, identifier: str) -> bool:
+        """Whether a patient whose rows come from elsewhere may be looked at: not who is erased or withdrew.
+
+        >>> Passage("k", erased=hashed(["7"], "k")).allows("7"), Passage("k").allows("7")
+        (False, True)
+        """
+        keys = hashed([identifier], self.key)
+        return not (among(keys, self.erased).any() or among(keys, self.withdrawn).any())
+
     def _looks_at(self, schema: Schema) -> bool:
         if self.by_patient and schema.patient is None:
             raise StudyError(

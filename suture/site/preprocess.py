@@ -318,15 +318,26 @@ def fitted_scales(x: NDArray[np.float32], schema: Schema) -> dict[int, tuple[flo
 def standardise(x: NDArray[np.float32], scales: dict[int, tuple[float, float]], schema: Schema) -> NDArray[np.float32]:
     """Number columns to mean 0 and deviation 1; what is missing and marked stays 0, now the mean.
 
-    >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2)})
-    >>> standardise(np.array([[0.5, 0], [0, 1]], np.float32), {0: (0.25, 0.5)}, schema).tolist()
-    [[0.5, 0.0], [0.0, 1.0]]
+    A category that is missing and marked becomes 0.5 in each of its columns, as a missing flag is already: paper 003
+    (section 4) fills binary columns so after standardising.
+
+    >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2), "w": Category(values=("a", "b"))})
+    >>> x = np.array([[0.5, 0, 1, 0, 0], [0, 1, 0, 0, 1]], np.float32)
+    >>> standardise(x, {0: (0.25, 0.5)}, schema).tolist()
+    [[0.5, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.5, 0.5, 1.0]]
     """
     marks, out = number_columns(schema), x.copy()
     for j, (mean, spread) in scales.items():
         mark = marks[j]
         scaled = (x[:, j] - mean) / spread
         out[:, j] = scaled if mark is None else np.where(x[:, mark] == 1, 0.0, scaled)
+    at = 0
+    for name, feature in schema.features.items():
+        width = len(feature.values) if isinstance(feature, Category) else 1
+        marked_here = schema.missing_rule(name) == "indicator"
+        if marked_here and isinstance(feature, Category):
+            out[x[:, at + width] == 1, at : at + width] = 0.5
+        at += width + marked_here
     return out
 
 

@@ -40,22 +40,31 @@ class Profile:
     """columns x classes: sum of their squares."""
     outside: Floats
     """features x 2: patients below and above the bounds (exact profiles only; nan otherwise)."""
+    fourths: Floats
+    """columns x classes: sum of the fourth powers of deviations from the class's mean (exact profiles only; nan otherwise).
+
+    They say how well a spread is known: in a column with heavy tails a single patient can double it."""
     noise: float = 0.0
     """Standard deviation of the noise in every sum."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, for JSON."""
         found = {name: getattr(self, name).tolist() for name in ("patients", "recorded", "total", "squares")}
-        outside = None if np.isnan(self.outside).any() else self.outside.tolist()
-        return {**found, "outside": outside, "noise": self.noise}
+        exact = {
+            name: None if np.isnan(values).any() else values.tolist()
+            for name, values in (("outside", self.outside), ("fourths", self.fourths))
+        }
+        return {**found, **exact, "noise": self.noise}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
         """Read back what `to_dict` gave."""
         arrays = {name: np.array(data[name], np.float64) for name in ("patients", "recorded", "total", "squares")}
-        missing = np.full((len(arrays["recorded"]), 2), np.nan)
-        outside = missing if data["outside"] is None else np.array(data["outside"], np.float64)
-        return cls(**arrays, outside=outside, noise=float(data["noise"]))
+        unknown = {"outside": np.full((len(arrays["recorded"]), 2), np.nan), "fourths": arrays["total"] * np.nan}
+        for name in unknown:
+            if data.get(name) is not None:
+                unknown[name] = np.array(data[name], np.float64)
+        return cls(**arrays, **unknown, noise=float(data["noise"]))
 
 
 def profile_columns(schema: Schema) -> list[tuple[str, str]]:
@@ -95,7 +104,7 @@ def take(
     def by_class(values: NDArray[Any]) -> Floats:
         return np.asarray(np.bincount(y, weights=weight * values, minlength=classes), np.float64)
 
-    recorded, total, squares, outside = [], [], [], []
+    recorded, total, squares, outside, fourths = [], [], [], [], []
     for name, feature in schema.features.items():
         raw = columns[name]
         if isinstance(feature, Image):
@@ -107,6 +116,8 @@ def take(
             value = np.clip(value, -1, 1) if clip else value
             total.append(by_class(value))
             squares.append(by_class(value * value))
+            centre = total[-1] / np.maximum(by_class(there), 1e-12)
+            fourths.append(by_class(np.where(there, value - centre[y], 0.0) ** 4))
             outside.append([float(weight @ low), float(weight @ high)])
         else:
             there = raw != MISSING
@@ -114,10 +125,11 @@ def take(
             for code in codes:
                 total.append(by_class(raw == code))
                 squares.append(total[-1])
+                fourths.append(np.zeros(classes))
             outside.append([0.0, 0.0])
         recorded.append(by_class(there))
-    sums = (np.array(part, np.float64) for part in (recorded, total, squares, outside))
-    return Profile(by_class(np.ones(len(y))), next(sums), next(sums), next(sums), next(sums))
+    kept = (np.array(part, np.float64) for part in (recorded, total, squares, outside, fourths))
+    return Profile(by_class(np.ones(len(y))), next(kept), next(kept), next(kept), next(kept), next(kept))
 
 
 def sensitivity(schema: Schema) -> float:
@@ -132,7 +144,8 @@ def sensitivity(schema: Schema) -> float:
 def protect(exact: Profile, schema: Schema, noise_multiplier: float, key: bytes) -> Profile:
     """A profile that may leave once ``GaussianDpEvent(noise_multiplier)`` is paid: noise in every sum.
 
-    ``exact`` must have been taken with ``clip``. Counts of values outside the bounds are left out.
+    ``exact`` must have been taken with ``clip``. Counts of values outside the bounds and fourth
+    powers are left out.
     """
     deviation = noise_multiplier * sensitivity(schema)
     rng = generator(key)
@@ -150,5 +163,6 @@ def protect(exact: Profile, schema: Schema, noise_multiplier: float, key: bytes)
         total=total,
         squares=squares,
         outside=np.full_like(exact.outside, np.nan),
+        fourths=np.full_like(exact.fourths, np.nan),
         noise=deviation,
     )

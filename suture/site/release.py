@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -69,7 +71,7 @@ class Counts:
 
     counts: NDArray[np.int64]
     labels: tuple[str, ...]
-    sensitivity: int
+    sensitivity: float
     contribution: str
 
 
@@ -83,6 +85,44 @@ def read_column(
     >>> len(read_column(table, schema, "died", "age", site="boston").starts) - 1
     2
     """
+    return read_each(source, schema, outcome, [column], site=site, passage=passage)[0]
+
+
+def read_each(
+    source: Source,
+    schema: Schema,
+    outcome: str,
+    columns: Sequence[str],
+    *,
+    site: str,
+    passage: Passage | None = None,
+) -> list[Column]:
+    """Several declared columns at one reading of the table."""
+    for column in columns:
+        _declared(schema, outcome, column)
+    chosen = [column for column in columns if column in schema.features] or [next(iter(schema.features))]
+    features = {name: schema.features[name] for name in chosen}
+    narrow = schema.model_copy(update={"features": features, "groups": (), "protected": None})
+    read = read_columns(source, narrow, outcome, outcome_vocabulary(2), site, 0.0, "releases", passage)
+    problems, found = row_problems(read, narrow), []
+    for column in columns:
+        feature: Feature = schema.features[column] if column in schema.features else Flag()
+        raw = read.features[column] if column in schema.features else read.outcome
+        values = raw.astype(np.float64)
+        wrong = int(np.count_nonzero(np.isinf(values) if isinstance(feature, Number) else raw == UNKNOWN))
+        if wrong:
+            problems.append(f"column {column!r}: {wrong:,} rows hold something that the schema does not declare")
+        if not isinstance(feature, Number):
+            values = np.where(raw == MISSING, np.nan, values)
+        order = np.lexsort((values, read.keys[:, 1], read.keys[:, 0]))  # the order of rows in the file changes nothing
+        first = first_rows(read.keys[order])
+        found.append(Column(column, feature, values[order], np.append(first, len(values)).astype(np.int64)))
+    if problems:
+        raise refusal(source, site, problems)
+    return found
+
+
+def _declared(schema: Schema, outcome: str, column: str) -> None:
     if column != outcome and column not in schema.features:
         known = ", ".join([outcome, *schema.features])
         raise StudyError(
@@ -92,23 +132,6 @@ def read_column(
         raise StudyError('a release protects patients: set schema.patient = "<column that identifies the patient>"')
     if column == schema.image:
         raise StudyError(f"column {column!r} is an image, of which no figure is released; ask for the outcome")
-    chosen = column if column in schema.features else next(iter(schema.features))
-    narrow = schema.model_copy(update={"features": {chosen: schema.features[chosen]}, "groups": (), "protected": None})
-    read = read_columns(source, narrow, outcome, outcome_vocabulary(2), site, 0.0, "releases", passage)
-    feature: Feature = schema.features[column] if column in schema.features else Flag()
-    raw = read.features[column] if column in schema.features else read.outcome
-    problems = row_problems(read, narrow)
-    values = raw.astype(np.float64)
-    wrong = int(np.count_nonzero(np.isinf(values) if isinstance(feature, Number) else raw == UNKNOWN))
-    if wrong:
-        problems.append(f"column {column!r}: {wrong:,} rows hold something that the schema does not declare")
-    if problems:
-        raise refusal(source, site, problems)
-    if not isinstance(feature, Number):
-        values = np.where(raw == MISSING, np.nan, values)
-    order = np.lexsort((values, read.keys[:, 1], read.keys[:, 0]))  # the order of rows in the file changes nothing
-    first = first_rows(read.keys[order])
-    return Column(column, feature, values[order], np.append(first, len(values)).astype(np.int64))
 
 
 def rate_counts(column: Column, above: float | None = None) -> Counts:
@@ -178,6 +201,22 @@ def histogram_counts(column: Column, bins: int = 10, cap: int | None = None) -> 
         clipped = np.clip(chosen, feature.low, feature.high)
         index = np.clip(np.searchsorted(edges, clipped, side="right") - 1, 0, size - 1)
     return Counts(np.bincount(index, minlength=size).astype(np.int64), labels, cap or 1, words)
+
+
+def joint_histograms(columns: Sequence[Column], bins: int) -> Counts:
+    """Histograms of several numbers as one release: a patient adds at most one unit to each.
+
+    Each of m histograms moves in one bin by at most one, so the L2 sensitivity of all of them together is sqrt(m).
+
+    >>> ages = Column("age", Number(low=0, high=100), np.array([10.0, 90]), np.array([0, 1, 2]))
+    >>> found = joint_histograms([ages, ages], 2)
+    >>> found.counts.tolist(), round(found.sensitivity, 3)
+    ([1, 1, 1, 1], 1.414)
+    """
+    parts = [histogram_counts(column, bins) for column in columns]
+    labels = tuple(f"{c.name}: {label}" for c, part in zip(columns, parts, strict=True) for label in part.labels)
+    words = f"each patient counts once in each of {len(parts)} histograms, in the bin of the mean of their rows"
+    return Counts(np.concatenate([part.counts for part in parts]), labels, math.sqrt(len(parts)), words)
 
 
 def _means(column: Column) -> Floats:

@@ -48,6 +48,7 @@ from suture.training.dpsgd import (
     _update,
     turn,
 )
+from suture.training.dropout import apply_mask, draw_masks, mix
 from suture.training.noise import fill_normals
 
 NONE, VECTOR, SCALAR = 0, 1, 2
@@ -82,43 +83,6 @@ def affine_workspace(
 
 
 @compiled
-def _mix(word):  # type: ignore[no-untyped-def]
-    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014), the finaliser of SplitMix64."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@compiled
-def _draw_masks(m, t, masks, rows, seed, dropout):  # type: ignore[no-untyped-def]
-    """For every input of every layer 0 with probability ``dropout``, else 1 / (1 - dropout); four from a word."""
-    bound = np.uint64(round(dropout * 65536.0))
-    kept = np.float32(65536.0 / (65536.0 - float(bound)))
-    zero, few = np.float32(0), np.uint64(0xFFFF)
-    word = seed
-    for i in range(len(masks)):
-        count = rows * t[i, A_STRIDE]
-        part = m[masks[i] : masks[i] + count]
-        for c in range(0, count, 4):
-            word += np.uint64(0x9E3779B97F4A7C15)
-            bits = _mix(word)
-            part[c] = kept if (bits & few) >= bound else zero
-            part[c + 1] = kept if ((bits >> np.uint64(16)) & few) >= bound else zero
-            part[c + 2] = kept if ((bits >> np.uint64(32)) & few) >= bound else zero
-            part[c + 3] = kept if (bits >> np.uint64(48)) >= bound else zero
-    return word
-
-
-@compiled
-def _apply_mask(m, at, stride, mask, width, rows, size):  # type: ignore[no-untyped-def]
-    for r in range(rows):
-        values = m[at + r * stride : at + r * stride + size]
-        factors = m[mask + r * width : mask + r * width + size]
-        for c in range(size):
-            values[c] *= factors[c]
-
-
-@compiled
 def _put_rows(m, t, e, x, y, rows, count, labels):  # type: ignore[no-untyped-def]
     """Rows of ``x`` through f_in into A[0]; x + b is kept for the derivative of the scale."""
     size, layered = t[0, SIZE], e[0, KIND] != NONE
@@ -146,7 +110,7 @@ def _forward(m, t, e, masks, rows, relu, dropped):  # type: ignore[no-untyped-de
     last = len(t) - 1
     for i in range(last):
         if dropped:
-            _apply_mask(m, t[i, A], t[i, A_STRIDE], masks[i], t[i, A_STRIDE], rows, t[i, SIZE])
+            apply_mask(m, t[i, A], t[i, A_STRIDE], masks[i], t[i, A_STRIDE], rows, t[i, SIZE])
         product(
             m, rows, t[i, W_STRIDE], t[i, SIZE] + 1, t[i, A], t[i, A_STRIDE], np.int64(1),
             t[i, W], t[i, W_STRIDE], t[i + 1, A], t[i + 1, A_STRIDE], np.bool_(False),
@@ -181,7 +145,7 @@ def _backward(m, t, e, masks, rows, relu, dropped, kept):  # type: ignore[no-unt
             t[i, T], lanes, d, lanes, np.bool_(False),
         )  # fmt: skip
         if dropped:
-            _apply_mask(m, d, lanes, masks[i], t[i, A_STRIDE], rows, size)
+            apply_mask(m, d, lanes, masks[i], t[i, A_STRIDE], rows, size)
         if i == 0:
             continue
         for r in range(rows):
@@ -272,7 +236,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
     """Forward and backward pass of up to BLOCK rows, and the squared norm of each row's whole gradient."""
     dropped = dropout > 0.0
     if dropped:
-        _draw_masks(m, t, masks, count, seed, dropout)
+        draw_masks(m, t, masks, count, seed, dropout)
     _put_rows(m, t, e, x, y, rows, count, labels)
     _forward(m, t, e, masks, count, relu, dropped)
     _outcome_derivatives(m, t, count, labels, class_weights)
@@ -325,7 +289,7 @@ def _add_batch(  # type: ignore[no-untyped-def]
             ends[patients] = count
             patients += 1
             p += 1
-        seed = _mix(seed + np.uint64(0x9E3779B97F4A7C15))
+        seed = mix(seed + np.uint64(0x9E3779B97F4A7C15))
         if count == 0:
             # More rows than a block: once through for the norm, once more, with the same masks, for the sum.
             start, end = starts[batch[p]], starts[batch[p] + 1]
@@ -335,7 +299,7 @@ def _add_batch(  # type: ignore[no-untyped-def]
                     count = np.int64(min(BLOCK, end - block))
                     for r in range(count):
                         rows[r] = block + r
-                    own = _mix(seed + np.uint64(block))
+                    own = mix(seed + np.uint64(block))
                     _differentiate(
                         m, t, e, masks, x, y, rows, count, own, dropout, kept, class_weights, relu, frozen, labels,
                         squares,

@@ -93,12 +93,21 @@ def second_moments(values: Rows, weights: Floats) -> Floats:
 def curvature(values: Rows, p: Floats, weights: Floats) -> Floats:
     """Sum of weight * p (1 - p) * value value^T as a vector: a patient's part has L2 norm at most ``limit``^2 / 4 (2c).
 
-    The diagonal comes first, then the upper triangle times sqrt(2), so that the vector's norm is the matrix's.
-
     >>> curvature(np.array([[1.0, 1.0]], np.float32), np.array([0.5]), np.ones(1)).round(3).tolist()
     [0.25, 0.25, 0.354]
     """
-    scaled = values.astype(np.float64) * np.sqrt(weights * p * (1 - p))[:, None]
+    return products(values, weights * p * (1 - p))
+
+
+def products(values: Rows, weights: Floats) -> Floats:
+    """Sum of weight * value value^T as a vector: a patient's part has L2 norm at most ``limit``^2 (Lemma 2d).
+
+    The diagonal comes first, then the upper triangle times sqrt(2), so that the vector's norm is the matrix's.
+
+    >>> products(np.array([[1.0, 2.0]], np.float32), np.ones(1)).round(3).tolist()
+    [1.0, 4.0, 2.828]
+    """
+    scaled = values.astype(np.float64) * np.sqrt(weights)[:, None]
     matrix = scaled.T @ scaled
     above = np.triu_indices(len(matrix), 1)
     return np.concatenate([np.diag(matrix), np.sqrt(2) * matrix[above]])

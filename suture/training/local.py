@@ -60,7 +60,7 @@ class Local:
     rate: float = 0.01
     momentum: float = 0.0
     proximal: float = 0.0
-    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    class_weights: tuple[float, ...] | Literal["balanced", "inverse"] | None = None
     dropout: float = 0.0
     decay: float = 1.0
     decays: int = 0
@@ -79,11 +79,12 @@ class Local:
                 f"expected 0 <= dropout < 1, 0 < decay <= 1 and decays >= 0, found {self.dropout}, {self.decay} and "
                 f"{self.decays}"
             )
-        if self.class_weights == "balanced" and self.clip is not None:
-            raise StudyError('class weights "balanced" are counted from rows; under privacy state them as numbers')
         if isinstance(self.class_weights, str):
-            if self.class_weights != "balanced":
-                raise StudyError(f'expected class_weights "balanced" or numbers, found {self.class_weights!r}')
+            named = self.class_weights
+            if named not in ("balanced", "inverse"):
+                raise StudyError(f'expected class_weights "balanced", "inverse" or numbers, found {named!r}')
+            if self.clip is not None:
+                raise StudyError(f'class weights "{named}" are counted from rows; under privacy state them as numbers')
         elif self.class_weights is not None:
             object.__setattr__(self, "class_weights", tuple(float(weight) for weight in self.class_weights))
             if not all(math.isfinite(weight) and weight >= 0 for weight in self.class_weights):
@@ -117,10 +118,15 @@ def at_round(local: Local, round_: int, rounds: int) -> Local:
 
 
 def weights_of(local: Local, y: NDArray[np.int32], classes: int) -> tuple[float, ...]:
-    """The loss weight of each class; "balanced" is rows / (classes present x rows of the class), so the mean is 1.
+    """The loss weight of each class: "balanced" is 1 on average over rows, "inverse" over classes.
+
+    "inverse" is paper 003's (appendix A.3): inverse prevalences scaled to sum to the number of classes. A site where
+    one class is rare then takes smaller steps, and pulls less at the shared network, than with "balanced".
 
     >>> weights_of(Local(class_weights="balanced"), np.array([0, 0, 0, 1]), 2)
     (0.6666666666666666, 2.0)
+    >>> weights_of(Local(class_weights="inverse"), np.array([0, 0, 0, 1]), 2)
+    (0.5, 1.5)
     """
     if isinstance(local.class_weights, tuple):
         return local.class_weights
@@ -128,6 +134,9 @@ def weights_of(local: Local, y: NDArray[np.int32], classes: int) -> tuple[float,
         return (1.0,) * classes
     counts = np.bincount(y, minlength=classes)
     present = int(np.count_nonzero(counts))
+    if local.class_weights == "inverse":
+        inverse = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+        return tuple((inverse * present / inverse.sum()).tolist())
     return tuple(float(len(y) / (present * count)) if count else 0.0 for count in counts)
 
 

@@ -1,6 +1,8 @@
 """One patient explained: exact sums, by hand, and a page that shows them and stays self-contained."""
 
+import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from suture.errors import DataError, StudyError
 from suture.explain import explain_patient
 from suture.explanation.patient import Named, explain
 from suture.models.concepts import dictionary
+from suture.report.patient import waterfall
 from suture.site.schema import Category, Number, Schema
 from suture.study import Study
 
@@ -105,6 +108,28 @@ def test_missingness_warns_only_where_it_counts():
     assert lactate.percentile is None
 
 
+def test_of_a_measurement_only_the_measuring_is_warned_of():
+    """Lactate 4 against a mean of others': its value speaks too, so the warning says "in part"; sex is warned of whole."""
+    found = {part.feature: part for part in explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, IDENTITY).parts}
+    assert found["lactate"].caution.startswith("in part only because it was measured")
+    assert found["sex"].caution.startswith("protected attribute")
+    assert found["age"].caution == ""
+
+
+def test_the_waterfall_ends_at_the_calibrated_risk():
+    """The average patient, every part, the model's risk, the site's calibration: ends meet, and the last is the headline."""
+    found = explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, ((2.0, 0.5), np.eye(2) / 100))
+    bars = json.loads(next(iter(waterfall(found).to_dict()["datasets"].values())))
+    names = [bar["name"] for bar in bars]
+    assert names[0] == "This site's average patient"
+    assert names[-3:] == ["The shared model", "Calibration at this site", "This patient"]
+    for one, two in pairwise(bars[1:-3]):
+        assert one["to"] == two["from"]
+    assert bars[-4]["to"] == pytest.approx(found.log_odds, abs=1e-12)
+    assert bars[-1]["to"] == pytest.approx(2.0 * found.log_odds + 0.5)
+    assert bars[-1]["text"] == f"{100 * found.calibrated:.1f} %"
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "icu"
@@ -129,7 +154,7 @@ def test_a_page_and_a_picture_for_a_patient(run, tmp_path):
     text = (tmp_path / f"hospital-002-{patient}.html").read_text()
     main = text.split("<main>")[1].split("</main>")[0]
     assert f"Patient {patient}" in text
-    for words in ("What raises the risk", "What lowers the risk", "Notes on the data", "must not either"):
+    for words in ("What raises the risk", "What lowers the risk", "Notes on the data", "must not leave either"):
         assert words in main
     assert "http" not in main
     assert "Content-Security-Policy" in text

@@ -73,14 +73,14 @@ def test_cells_are_named_after_the_region_below_them():
 def test_dice_by_hand():
     regions = grid(64)
     lesion = np.zeros((64, 64), bool)
-    lesion[14:20, 10:20] = True  # 60 pixels, all in the right upper zone's 280
+    lesion[14:20, 10:20] = True  # 60 pixels, all in the right upper zone's 270
     values = np.zeros(13)
     values[regions.names.index("right upper zone")] = 2.0
     values[regions.names.index("heart")] = 1.0
     found = pointing(values, lesion, regions)
     assert found.wanted == found.named == ("right upper zone",)
     assert found.regions == 1.0
-    assert found.pixels == found.ceiling == pytest.approx(2 * 60 / (60 + 280))
+    assert found.pixels == found.ceiling == pytest.approx(2 * 60 / (60 + 270))
     wrong = pointing(-values, lesion, regions)  # no value above zero among the first: nothing is named
     assert (wrong.regions, wrong.named) == (0.0, ())
     both = mean_pointing(np.stack([values, -values]), np.stack([lesion, lesion]), regions)

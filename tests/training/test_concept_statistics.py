@@ -10,6 +10,7 @@ from suture.training.concept_statistics import (
     curvature,
     gradient,
     patient_weights,
+    products,
     risk,
     second_moments,
     vote_scores,
@@ -54,11 +55,12 @@ def test_one_patient_moves_each_statistic_by_at_most_its_sensitivity(table, limi
                     gradient(values, residual, weights),
                     second_moments(values, weights),
                     curvature(values, p, weights),
+                    products(values, weights),
                 )
             )
         moved = [a - b for a, b in zip(*found, strict=True)]
         assert np.max(np.abs(moved[0])) <= 1 + 1e-9
-        for change, bound in zip(moved[1:], (limit, limit, limit**2, limit**2 / 4), strict=True):
+        for change, bound in zip(moved[1:], (limit, limit, limit**2, limit**2 / 4, limit**2), strict=True):
             assert np.linalg.norm(change) <= bound * (1 + 1e-9)
 
 

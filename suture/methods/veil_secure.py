@@ -1,0 +1,213 @@
+"""VEIL's secure mode: statistics in few bytes of which only noisy sums over many hospitals are opened.
+
+| phase       | who answers                      | numbers                                  | word    | a patient's norm |
+|-------------|----------------------------------|------------------------------------------|---------|------------------|
+| `moments`   | teams 1, 2, ..., each for a part | outcomes, means, squares of the part     | 12 bits | 1, `SPREAD`      |
+| `look`      | the same                         | gradients of the part at the base rate   | 12 bits | `LOOK`           |
+| `curvature` | team 0                           | products of all pairs of chosen concepts | 12 bits | `NORM`           |
+| `step`      | all                              | gradients of the chosen at the model     | 14 bits | `NORM`           |
+
+Concepts are centred at their released means (in steps of 1/127): a patient with ordinary values is then a short vector, so
+that the bound on one patient's part can be small. A message is one array of packed words, added modulo 2^bits.
+Teams: `veil_teams.py`. What the server does with a sum: `veil_newton.py`. Proofs: docs/veil.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import RunError
+from suture.methods.veil_teams import Teams
+from suture.models.concepts import Concepts
+from suture.privacy.mechanisms import derive
+from suture.privacy.unit import Patients
+from suture.protection.secure_sum import Grid, pack_words, wrapped
+from suture.training import concept_statistics as statistics
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.float32]
+
+PHASES = ("moments", "look", "curvature", "step", "rest")
+BITS = {"moments": 12, "look": 12, "curvature": 12, "step": 14}
+SPREAD, LOOK, NORM = 5.0, 4.0, 2.5
+"""Bounds on the norm of a patient's concepts: all as they are, all centred, the chosen ones centred with a 1 for the bias.
+Of a part of the concepts the bound is smaller, by the root of the part's share."""
+REACH = 1.0
+"""A gradient on the chosen concepts may be this far from its forecast, in patients times rate (1 - rate); further, it would
+wrap around, and the step would be wrong. On the `icu` cohort the furthest is 0.45 (the bias, after the first step)."""
+LEVEL_BITS, LEVEL_UNIT = 20, 64.0
+"""The noise multiplier travels as a whole number of 1/64, in digits that cannot overflow when they are added."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One vector of a message: its grid, and the noise's cost."""
+
+    name: str
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one sum of one phase consists of: known to the sites and to the server before rows are touched."""
+
+    phase: str
+    patients: int
+    parties: int
+    pieces: tuple[Piece, ...]
+    levels: int = 0
+
+    @property
+    def name(self) -> str:
+        """The array's name on the wire, which ends in the length of its words."""
+        return f"w{BITS[self.phase]}"
+
+    @property
+    def noises(self) -> dict[str, float]:
+        """The deviation of the noise in each piece of the sum, in real units, when every hospital adds its own."""
+        return {piece.name: piece.grid.deviation * math.sqrt(self.parties) / piece.grid.steps for piece in self.pieces}
+
+    @property
+    def size(self) -> int:
+        """How many words."""
+        return self.levels + sum(piece.grid.size for piece in self.pieces)
+
+
+def layout(
+    phase: str,
+    teams: Teams,
+    sum_: int,
+    dictionary: Concepts,
+    chosen: int,
+    rate: float,
+    rho: float | None,
+    honest: float,
+) -> Layout:
+    """The layout of sum number ``sum_``; ``rate`` is the released base rate, ``chosen`` the number of chosen concepts."""
+    members = teams.asked(phase)[sum_]
+    patients, parties = teams.patients(members), teams.parties(members)
+    least = max(1, math.ceil(honest * parties))
+
+    def piece(name: str, sensitivity: float, share: float, size: int, reach: float) -> Piece:
+        step = 2 * reach * patients / 2 ** BITS[phase]
+        return Piece(name, Grid(sensitivity, None if rho is None else rho * share, size, least, step))
+
+    levels = 0
+    if phase == "moments":
+        part = teams.part(sum_, len(dictionary))
+        graded = int(np.count_nonzero(dictionary.graded[part]))
+        limit = _limit(SPREAD, len(part), len(dictionary))
+        pieces = [piece("positives", 1.0, 0.2, 1, 1.1)]
+        pieces += [piece("means", limit, 0.5, len(part), 1.1)] if len(part) else []
+        pieces += [piece("squares", limit**2, 0.3, graded, 1.1)] if graded else []
+        levels = -(-LEVEL_BITS // digit_bits(parties))
+    elif phase == "look":
+        size = len(teams.part(sum_, len(dictionary)))
+        # All gradients at the base rate are within 2 x rate x patients; a quarter more is for noise.
+        pieces = [piece("gradient", _limit(LOOK, size, len(dictionary)), 1.0, size, min(1.1, 2.5 * rate))]
+    elif phase == "curvature":
+        pieces = [piece("products", NORM**2, 1.0, (chosen + 1) * (chosen + 2) // 2, 1.5)]
+    elif phase == "step":
+        pieces = [piece("gradient", NORM, 1.0, chosen + 1, REACH * rate * (1 - rate))]
+    else:
+        raise RunError(f"the phase {phase!r} asks for nothing")
+    return Layout(phase, patients, parties, tuple(pieces), levels)
+
+
+def _limit(whole: float, size: int, concepts: int) -> float:
+    """The bound for a part of the concepts."""
+    return whole * math.sqrt(max(size, 1) / concepts)
+
+
+def digit_bits(parties: int) -> int:
+    """Bits of one digit, such that the digits of all parties add up without overflow.
+
+    >>> digit_bits(15), digit_bits(152)
+    (8, 4)
+    """
+    return max(1, BITS["moments"] - parties.bit_length())
+
+
+def answer(found: Layout, parts: dict[str, Floats], noise: float | None, key: bytes) -> dict[str, NDArray[np.uint8]]:
+    """A site's share: every piece on its grid with the site's noise, packed."""
+    words = [piece.grid.share(parts[piece.name], derive(key, piece.name)) for piece in found.pieces]
+    if found.levels:
+        # Public: how much noise is added follows from the study's promise.
+        level = 0 if noise is None else min(round(LEVEL_UNIT * noise), 2**LEVEL_BITS - 1)
+        base = digit_bits(found.parties)
+        words.append(np.array([(level >> (base * i)) & (2**base - 1) for i in range(found.levels)], np.int64))
+    return {found.name: pack_words(np.concatenate(words), BITS[found.phase])}
+
+
+def opened(
+    found: Layout, words: NDArray[np.int64], near: Floats | None = None
+) -> tuple[dict[str, Floats], float | None]:
+    """A sum in real units, piece by piece, and the noise multiplier where it came along (None: no noise).
+
+    ``near`` is what the server expects: words are known modulo 2^bits only, and what is closest to it is taken.
+    """
+    if words.shape != (found.size,):
+        raise RunError(f"phase {found.phase!r}: expected {found.size} words in a sum, found {words.shape}")
+    parts, start = {}, 0
+    for piece in found.pieces:
+        here = words[start : start + piece.grid.size]
+        about = 0.0 if near is None else near * piece.grid.steps
+        parts[piece.name] = piece.grid.open(wrapped(here, BITS[found.phase], about))
+        start += piece.grid.size
+    base = digit_bits(found.parties)
+    digits = words[start:] % 2 ** BITS[found.phase]
+    level = sum(int(digit) << (base * i) for i, digit in enumerate(digits)) / found.parties
+    return parts, level / LEVEL_UNIT if level else None
+
+
+def site_statistics(
+    phase: str,
+    data: Patients,
+    values: Rows,
+    logit: Rows,
+    part: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    centre: NDArray[np.int8],
+    dictionary: Concepts,
+) -> dict[str, Floats]:
+    """The real vectors of a phase, each within its sensitivity in `layout` (Lemma 2).
+
+    ``part`` are the concepts that a look or a moment is about, ``ids`` the chosen ones; ``centre`` is theirs.
+    """
+    one = np.ones((data.rows, 1), np.float32)
+    if phase == "moments":
+        here = values[:, part]
+        limit = _limit(SPREAD, len(part), len(dictionary))
+        graded = here[:, dictionary.graded[part]]
+        plain = statistics.patient_weights(one, 1.0, data.starts)
+        linear = statistics.patient_weights(here, limit, data.starts, power=1)
+        square = statistics.patient_weights(graded, limit, data.starts)
+        return {
+            "positives": statistics.gradient(one, data.y.astype(np.float64), plain),
+            "means": statistics.gradient(here, np.ones(data.rows), linear),
+            "squares": statistics.second_moments(graded, square),
+        }
+    p = statistics.risk(logit)
+    if phase == "look":
+        here = values[:, part] - centres(centre)
+        w = statistics.patient_weights(here, _limit(LOOK, len(part), len(dictionary)), data.starts, power=1)
+        return {"gradient": statistics.gradient(here, data.y - p, w)}
+    basis = np.hstack([one, values[:, ids] - centres(centre)])
+    w = statistics.patient_weights(basis, NORM, data.starts)
+    if phase == "curvature":
+        return {"products": statistics.products(basis, w)}
+    return {"gradient": statistics.gradient(basis, data.y - p, w)}
+
+
+def centres(code: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Centres from their bytes.
+
+    >>> centres(np.array([-127, 0], np.int8)).tolist()
+    [-1.0, 0.0]
+    """
+    found: NDArray[np.float32] = code.astype(np.float32) / np.float32(127)
+    return found

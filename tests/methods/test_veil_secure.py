@@ -1,0 +1,282 @@
+"""VEIL's secure mode: who is asked what, what a sum can carry, what it costs, and what the server makes of it."""
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from suture import conduct
+from suture.errors import RunError
+from suture.gathering import gather
+from suture.methods import veil_newton, veil_secure
+from suture.methods.base import Answer
+from suture.methods.veil import PHASES, Veil
+from suture.methods.veil_teams import Teams
+from suture.models.concepts import plain
+from suture.privacy.mechanisms import seeded_key
+from suture.privacy.unit import Patients
+from suture.protection.envelope import seal
+from suture.protection.secure_sum import LEAST_SHARE, SLACK, SecureSum, wobble
+from suture.protection.settings import ProtectionSpec
+from suture.study import Study
+from suture.training.concept_statistics import products, risk
+
+SIZES = {f"h{i:02d}": 40 * (i + 1) for i in range(40)}
+TEAMS = Teams.of(SIZES, 4)
+
+
+def test_teams_share_out_hospitals_patients_and_concepts():
+    assert TEAMS.count == 5
+    assert sum(TEAMS.parties((k,)) for k in TEAMS.all) == 40
+    assert TEAMS.parties((0,)) == 7  # every sixth of 40 by size, from the fourth
+    others = [TEAMS.patients((k,)) for k in (1, 2, 3, 4)]
+    assert max(others) - min(others) < 0.02 * sum(others)
+    parts = [TEAMS.part(i, 251) for i in range(4)]
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(251))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_few_hospitals_or_patients_are_one_team():
+    assert Teams.of({"a": 10**6, "b": 10**6}, 8).count == 1
+    assert Teams.of({f"h{i}": 8 for i in range(125)}, 8).count == 1
+    assert Teams.of(SIZES, 1).count == 1
+    assert Teams.of(SIZES, 1).asked("look") == Teams.of(SIZES, 1).asked("curvature") == ((0,),)
+
+
+def test_other_sizes_are_another_method_to_a_fingerprint():
+    changed = Teams.of({**SIZES, "h00": 41}, 4)
+    assert repr(Veil(plain(3), "secure", 6, teams=changed)) != repr(Veil(plain(3), "secure", 6, teams=TEAMS))
+
+
+@pytest.mark.parametrize("teams", [TEAMS, Teams.of(SIZES, 1)])
+@pytest.mark.parametrize("rounds", [4, 6, 11])
+def test_every_hospital_pays_the_same_in_all(teams, rounds):
+    """Team 0 pays with moments' and looks' shares for curvature; everybody's training costs rounds / (2 z^2)."""
+    method = Veil(plain(30), "secure", rounds, concepts=9, teams=teams)
+    state = method.init(list(SIZES), np.random.default_rng(0))
+    spent = dict.fromkeys(SIZES, 0.0)
+    for t in range(rounds):
+        state["t"][0] = t
+        asked = {site: method.broadcast(state, site) for site in SIZES}
+        groups = method.groups(state, tuple(SIZES))
+        for site, message in asked.items():
+            event = method.message_event(message, 10, 3.0)
+            resting = PHASES[message["ask"][0]] == "rest"
+            assert (event == dp_accounting.NoOpDpEvent()) == resting == (not any(site in group for group in groups))
+            spent[site] += 0.0 if resting else event.rho
+    assert list(spent.values()) == pytest.approx([rounds / (2 * 3.0**2)] * 40)
+    planned = [method.round_event(r, 10, 3.0) for r in range(1, rounds + 1)]
+    assert sum(getattr(event, "rho", 0.0) for event in planned) == pytest.approx(rounds / (2 * 3.0**2))
+
+
+@pytest.mark.parametrize("phase", ["moments", "look", "curvature", "step"])
+def test_the_pieces_of_a_message_cost_what_the_phase_is_charged(phase):
+    """Theorem 4 with every number: the honest half's noise, the wobble, the sensitivity in steps."""
+    method = Veil(plain(30), "secure", 6, concepts=9, teams=TEAMS)
+    rho = method.phase_rho(phase, 20.0)
+    found = method._layout(phase, 0, 9, -2.0, rho)
+    parties = TEAMS.parties(TEAMS.asked(phase)[0])
+    total = 0.0
+    for piece in found.pieces:
+        grid = piece.grid
+        assert grid.honest == -(-parties // 2)
+        assert grid.deviation >= LEAST_SHARE
+        delta = grid.sensitivity * grid.steps
+        cost = delta**2 / (2 * grid.honest * grid.deviation**2)
+        total += (1 + SLACK) * (cost + 2 * grid.size * wobble(grid.deviation, grid.honest) / SLACK)
+    assert total <= rho * (1 + 1e-12)
+    assert total > 0.9 * rho or any(piece.grid.deviation == LEAST_SHARE for piece in found.pieces)
+
+
+@pytest.mark.parametrize("phase", ["moments", "look", "curvature", "step"])
+def test_every_vector_keeps_to_its_sensitivity(phase):
+    """Random tables with several rows a patient, any centre, one patient removed: the exact statistics, before noise."""
+    rng = np.random.default_rng(4)
+    known = plain(12)
+    method = Veil(known, "secure", 6, teams=Teams.of(SIZES, 2))
+    ids = np.array([0, 3, 4, 7, 9, 11], np.int32)
+    part = method.teams.part(1, 12)
+    centre = rng.integers(-127, 128, len(part) if phase == "look" else len(ids)).astype(np.int8)
+    for _ in range(60):
+        counts = rng.integers(1, 4, 6)
+        x = np.sign(rng.normal(size=(counts.sum(), 12))).astype(np.float32)
+        whole = Patients(x, rng.integers(0, 2, counts.sum()).astype(np.int32), np.append(0, np.cumsum(counts)))
+        rest = Patients(whole.x[counts[0] :], whole.y[counts[0] :], whole.starts[1:] - counts[0])
+        found = []
+        for data in (whole, rest):
+            logit = data.x[:, ids] @ np.array([3.0, -4.0, 2.0, 0, 1, -1], np.float32) + 0.5
+            found.append(veil_secure.site_statistics(phase, data, data.x, logit, part, ids, centre, known))
+        for piece in method._layout(phase, 0, 6, 0.5, None).pieces:
+            assert np.linalg.norm(found[0][piece.name] - found[1][piece.name]) <= piece.grid.sensitivity
+
+
+def test_sums_wrap_and_come_back_near_the_forecast():
+    method = Veil(plain(8), "secure", 6, concepts=2, teams=Teams.of(SIZES, 1))
+    found = method._layout("step", 0, 2, -2.0, None)
+    patients = sum(SIZES.values())
+    rate = 1 / (1 + np.exp(2.0))
+    far = veil_secure.REACH * rate * (1 - rate) * patients * np.array([3.0, -2.5, 0.4])
+    box = SecureSum(("a", "b"))
+    for site, share in (("a", 0.3), ("b", 0.7)):
+        box.add(site, veil_secure.answer(found, {"gradient": share * far}, None, seeded_key(1)))
+    words = box.total()[found.name]
+    seen, _ = veil_secure.opened(found, words, near=0.9 * far)
+    np.testing.assert_allclose(seen["gradient"], far, atol=1.01 * found.pieces[0].grid.step)
+    lost, _ = veil_secure.opened(found, words)
+    assert np.all(np.abs(lost["gradient"] - far)[:2] > 1)
+
+
+@pytest.mark.parametrize("sites", [1, 9, 152])
+def test_the_noise_level_arrives_whole(sites):
+    """64 z of every hospital, added in digits that cannot overflow."""
+    method = Veil(plain(3), "secure", 6, teams=Teams.of({f"h{i}": 50 for i in range(sites)}, 1))
+    found = method._layout("moments", 0, 0, 0.0, 0.01)
+    parts = {"positives": np.zeros(1), "means": np.zeros(3), "squares": np.zeros(3)}
+    box = SecureSum(tuple(map(str, range(sites))))
+    for i in range(sites):
+        box.add(str(i), veil_secure.answer(found, parts, 123.5, seeded_key(i)))
+    assert veil_secure.opened(found, box.total()[found.name])[1] == 123.5
+
+
+def opened(method, state, patients, sealed):
+    return gather(method, ProtectionSpec(), patients, sealed, 1, {}, 1, method.groups(state, tuple(patients))).answers
+
+
+def small_federation(seed=2, patients=4500):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (patients, 3)).astype(np.float32)
+    y = (rng.random(patients) < risk(x @ np.array([1.5, -1.0, 0.2]) - 1)).astype(np.int32)
+    third = patients // 3
+    rows = {s: Patients(x[i::3], y[i::3], np.arange(third + 1)) for i, s in enumerate("abc")}
+    return x, y, rows
+
+
+def trained(method, rows, noise, rounds, seed=1):
+    state = method.init(list(rows), np.random.default_rng(0))
+    for t in range(rounds):
+        sealed = {}
+        for site, data in rows.items():
+            asked = method.broadcast(state, site)
+            sealed[site] = seal(method.site_step(data, {}, asked, noise, seeded_key(seed, t, site))[0])
+        state = method.server_step(state, opened(method, state, {s: d.patients for s, d in rows.items()}, sealed))
+    return state
+
+
+def test_without_noise_steps_converge_to_the_logistic_regression_of_all_rows():
+    from sklearn.linear_model import LogisticRegression
+
+    x, y, rows = small_federation()
+    sizes = {site: data.patients for site, data in rows.items()}
+    method = Veil(plain(3), "secure", 14, concepts=3, teams=Teams.of(sizes, 8))
+    state = trained(method, rows, None, 14)
+    exact = LogisticRegression(C=1e6, tol=1e-8).fit(x, y)
+    # What remains is the grid: a gradient is known to a few steps of 14 bits.
+    np.testing.assert_allclose(state["weights"], exact.coef_[0], atol=0.02)
+    assert state["bias"][0] == pytest.approx(exact.intercept_[0], abs=0.02)
+
+
+def test_noise_of_a_large_budget_changes_little_and_the_server_knows_it():
+    _, _, rows = small_federation()
+    sizes = {site: data.patients for site, data in rows.items()}
+    method = Veil(plain(3), "secure", 7, concepts=3, teams=Teams.of(sizes, 8))
+    exact, noisy = trained(method, rows, None, 7), trained(method, rows, 0.5, 7)
+    assert exact["noise"][0] == 0
+    assert noisy["noise"][0] == 0.5
+    np.testing.assert_allclose(noisy["weights"], exact["weights"], atol=0.15)
+
+
+def test_a_further_concept_of_a_feature_counts_less():
+    state = veil_newton.start_state(4)
+    veil_newton.choose_concepts(state, np.array([10.0, 9.0, -7.0, 6.0]), ["a", "a", "b", "b"], 2)
+    assert np.flatnonzero(state["chosen"]).tolist() == [0, 2]  # 9 x 0.7 < 7
+
+
+def test_curvature_with_room_for_noise_gives_a_half_step():
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(400, 2)).astype(np.float32)
+    state = veil_newton.start_state(1)
+    state["chosen"][0], state["gradient"] = 1, np.array([0.0, 30.0])
+    veil_newton.take_curvature(state, products(values, np.ones(400)), 1.0, 0.0, 400)
+    matrix = values.T.astype(float) @ values / 4 + np.eye(2)
+    step = 0.5 * np.linalg.solve(matrix, [0.0, 30.0])
+    assert state["weights"][0] == pytest.approx(step[1], rel=1e-5)
+    assert state["bias"][0] == pytest.approx(step[0], rel=1e-4)
+    assert state["forecast"].tolist() == [0.0, 15.0]
+
+
+def test_a_step_learns_curvature_from_the_gradient():
+    """On a quadratic with one direction twice as curved as was thought, the second step along it is exact."""
+    state = veil_newton.start_state(1)
+    state["chosen"][0] = 1
+    state["curvature"], state["gradient"] = np.diag([1.0, 1.0]), np.array([0.0, 8.0])
+    veil_newton._move(state, np.array([0]), np.array([0.0, 2.0]))
+    veil_newton.take_gradient(state, np.array([0.0, 8.0 - 2 * 2.0]))
+    assert state["weights"][0] == pytest.approx(4.0)  # the optimum of 8 w - w^2
+    assert state["curvature"][1, 1] == pytest.approx(2.0)
+
+
+def test_a_sum_the_teams_do_not_have_is_refused():
+    method = Veil(plain(8), "secure", 6, teams=TEAMS)
+    asked = {"ask": np.array([PHASES.index("look"), 9], np.int32), "bias": np.zeros(1), "base": np.zeros(1)}
+    data = Patients(np.zeros((1, 8), np.float32), np.zeros(1, np.int32), np.array([0, 1]))
+    with pytest.raises(RunError, match="which the study's teams do not have"):
+        method.site_step(data, {}, asked, 2.0, seeded_key(1))
+    assert method.site_step(data, {}, {"ask": np.array([PHASES.index("rest"), 0], np.int32)}, 2.0, b"") == ({}, {})
+
+
+def test_a_federation_in_teams_runs_within_its_budget_and_in_few_bytes():
+    study = Study(
+        name="icu",
+        outcome="died_in_hospital",
+        seed=5,
+        cohort={"name": "icu", "hospitals": 24, "patients": 6000},
+        method={"name": "veil", "mode": "secure", "rounds": 6, "concepts": 30},
+        privacy={"unit": "patient", "epsilon": 4.0},
+    )
+    result = conduct.run(study, threads=1)
+    assert 3.9 < result.privacy["epsilon"] <= 4.0
+    assert result.metrics["global"]["auc"] > 0.75
+    assert np.count_nonzero(result.model["weights"]) <= 30
+    assert "sums over at least 5 and at most 24 hospitals" in result.privacy["statement"]
+    assert result.data["communication"]["bytes_up"] / 24 < 1100
+
+
+def test_answers_of_a_group_are_opened_as_its_sum_only():
+    method = Veil(plain(30), "secure", 6, concepts=9, teams=TEAMS)
+    state = method.init(list(SIZES), np.random.default_rng(0))
+    data = Patients(np.zeros((2, 30), np.float32), np.array([0, 1], np.int32), np.arange(3))
+    sealed = {
+        site: seal(method.site_step(data, {}, method.broadcast(state, site), 5.0, seeded_key(3, site))[0])
+        for site in SIZES
+    }
+    answers = opened(method, state, dict.fromkeys(SIZES, 2), sealed)
+    assert [answer.site for answer in answers] == [f"sum {i} of 4" for i in (1, 2, 3, 4)]
+    assert all(isinstance(answer, Answer) and list(answer.payload) == ["w12"] for answer in answers)
+    assert sum(answer.patients for answer in answers) == 2 * 33
+
+
+def test_an_audit_says_that_it_has_no_canary_for_votes_and_sums():
+    from suture.auditing import audit_study
+    from suture.errors import StudyError
+
+    study = Study(
+        name="icu",
+        outcome="died_in_hospital",
+        cohort={"name": "icu", "hospitals": 3, "patients": 300},
+        method={"name": "veil", "rounds": 6},
+        privacy={"unit": "patient", "epsilon": 3.0},
+    )
+    with pytest.raises(StudyError, match="veil sends votes or sums"):
+        audit_study(study, trials=10)
+
+
+def test_with_folds_the_epsilon_of_the_last_round_is_the_folds():
+    study = Study(
+        name="icu",
+        outcome="died_in_hospital",
+        cohort={"name": "icu", "hospitals": 4, "patients": 400},
+        method={"name": "veil", "mode": "secure", "rounds": 5, "concepts": 5},
+        privacy={"unit": "patient", "epsilon": 3.0},
+        evaluation={"folds": 2},
+    )
+    result = conduct.run(study, threads=1)
+    assert result.history[-1]["epsilon"] == pytest.approx(result.privacy["epsilon"], rel=1e-6)

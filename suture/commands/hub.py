@@ -42,12 +42,16 @@ def start(
     folder: Folder = Path("hub"),
     bind: Annotated[str | None, typer.Option(help="Address to listen on, instead of hub.toml's.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, instead of hub.toml's.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Run the hub until it is stopped; sites and coordinators connect to it over TLS."""
     from suture.engines.hub import read_hub, serve
 
     settings = read_hub(folder)
-    say(f"hub {folder} on {bind or settings['bind']}:{settings['port'] if port is None else port}; stop with Ctrl-C")
+    address = f"{bind or settings['bind']}:{settings['port'] if port is None else port}"
+    if as_json:
+        print_json({"hub": str(folder), "address": address})
+    say(f"hub {folder} on {address}; stop with Ctrl-C")
     serve(folder, bind=bind, port=port)
 
 

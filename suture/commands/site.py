@@ -56,7 +56,7 @@ def enrol(
 
 
 @app.command(epilog="Example: suture site start boston")
-def start(home: Home) -> None:
+def start(home: Home, as_json: Json = False) -> None:
     """Run the site until it is stopped. Every connection goes out to the hub; none comes in."""
     import logging
     import signal
@@ -74,6 +74,8 @@ def start(home: Home) -> None:
     node = SiteNode(settings, home, Desk(settings, home))
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: node.end())
+    if as_json:
+        print_json({"site": settings.name, "hub": settings.hub.address})
     say(f"site {settings.name!r} of hub {settings.hub.address}; stop with Ctrl-C")
     node.serve()
 

@@ -59,6 +59,8 @@ class RemoteMember:
     epsilon: float = 0.0
     pays: bool = True
     """False: the site has said that its ledger would not pay for the next round."""
+    before: bool = False
+    """Whether the site's ledger had paid for rounds before this run."""
     groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -67,8 +69,8 @@ class RemoteMember:
         return self.epsilon
 
     def charged(self) -> bool:
-        """Whether the site paid for a round in this run."""
-        return self.epsilon > 0
+        """Whether the site's ledger has ever paid for a round of this training."""
+        return self.before or self.new_charges > 0
 
 
 class Remote:
@@ -84,7 +86,7 @@ class Remote:
         self._carrier = carrier
         self._texts: dict[int, str] = {}
         self._exact: dict[str, str] = {}
-        self._pays: dict[str, dict[str, bool]] = {}
+        self._accounts: dict[str, dict[str, dict[str, Any]]] = {}
         self._identities: dict[str, str] = {}
 
     def __enter__(self) -> Remote:
@@ -118,7 +120,7 @@ class Remote:
             )
             if told["identity"] is not None:
                 self._identities[site] = str(told["identity"])
-            self._exact[site], self._pays[site] = str(found["exact"]), dict(told["pays"])
+            self._exact[site], self._accounts[site] = str(found["exact"]), dict(told["accounts"])
         self._texts[seed] = digest
         return here
 
@@ -147,7 +149,11 @@ class Remote:
             member = RemoteMember(site, patients, names, self._exact[site], study.federation.deadline)
             planned = plans.get(site)
             member.noise = planned.noise_multiplier if planned else None
-            member.pays = self._pays[site].get(f"{names['fold']}/{names['method']}", True)
+            known = self._accounts[site].get(f"{names['fold']}/{names['method']}")
+            if (
+                known is not None
+            ):  # a run that is resumed may have nothing left to ask, and must still say what was spent
+                member.pays, member.epsilon, member.before = known["pays"], float(known["spent"]), known["charged"]
             trainers[site] = member
         if not here.fold:
             return trainers, trainers
@@ -241,10 +247,8 @@ class Remote:
         if isinstance(data, SutureError):
             raise data
         message = wire.answer(wire.unpack(data), member.site)
-        header = message.header
-        if header.get("round") != round_:
-            raise RunError(f"site {member.site!r} answered round {header.get('round')!r} instead of {round_}; rejected")
         unseal(message.body)
+        self._note(member, message.header, round_)
         return message.body
 
     def _note(self, member: RemoteMember, header: Mapping[str, Any], round_: int) -> None:

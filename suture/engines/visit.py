@@ -119,8 +119,8 @@ class Visit:
         data = self.world.hospitals[name].data
         return {
             "described": counted(data, self.world.class_count) if shown else {},
-            "pays": {
-                f"{part.fold or 0}/{method}": self._pays(part, method)
+            "accounts": {
+                f"{part.fold or 0}/{method}": self._account(part, method)
                 for part in world.split(self.study, self.world)
                 for method in self.study.methods
                 if name in part.sizes
@@ -249,11 +249,15 @@ class Visit:
         told = {"round": round_, "noise": member.noise, "new": new, "pays": pays}
         return {**told, "spent": member.spent() if self.study.private else None}, sealed
 
-    def _pays(self, part: World, name: str) -> bool:
-        """Whether the ledger pays for the first round; True also where rounds were paid before, which may be free again."""
-        given = {"method": name, "fold": part.fold or 0, "seed": self.seed}
-        _, method, member, _ = self._training(given)
-        return member.charged() or self._affords(method, member, 1)
+    def _account(self, part: World, name: str) -> dict[str, Any]:
+        """What the ledger has paid for a training so far, and whether it pays for a first round.
+
+        Where rounds were paid before, they may be free again, so nothing is said against it.
+        """
+        _, method, member, _ = self._training({"method": name, "fold": part.fold or 0, "seed": self.seed})
+        charged = member.charged()
+        spent = member.spent() if self.study.private and charged else 0.0
+        return {"pays": charged or self._affords(method, member, 1), "spent": spent, "charged": charged}
 
     def _affords(self, method: Method, member: Member, round_: int) -> bool:
         """Whether the ledger would pay for a new release in this round, as far as the schedule says what it costs."""

@@ -123,3 +123,21 @@ def test_an_exchange_ends_at_its_deadline():
     assert isinstance(found["boston"], TooFewSites)
     assert "does not answer" in str(found["boston"])
     carrier.close()
+
+
+def test_a_run_killed_after_its_last_round_still_says_what_was_spent(tmp_path):
+    asked = study("fedavg", **ONE)
+    carrier = Loopback()
+    conduct.run(asked, base=tmp_path, out=tmp_path / "run", engine=Remote(carrier))
+    here = conduct.run(asked, threads=1)
+    (tmp_path / "run" / "result.json").unlink()
+    meta = next((tmp_path / "run" / "checkpoints").glob("*.npz"))
+    with np.load(meta) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    import json
+
+    kept = json.loads(arrays["meta"].tobytes())
+    kept["outcome"] = None  # every round is done, the measuring is not
+    arrays["meta"] = np.frombuffer(json.dumps(kept).encode(), np.uint8)
+    np.savez(meta, **arrays)
+    same(here, conduct.resume(tmp_path / "run", engine=Remote(Loopback())))

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from suture import gathering, methods, world
+from suture import gathering, methods, served, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
+from suture.evaluation.fairness import by_column
 from suture.evaluation.groups import by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.federation import Engine, Party, Training, first_rounds, global_and_sites, participants, start, train
@@ -191,6 +192,7 @@ class _Job:
         self.method: Method = world.method_of(study, here, name)
         asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
         gathering.check(self.method, study.protection, len(asked))
+        gathering.check_engine(study.protection, engine)
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
@@ -264,6 +266,8 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
+        columns = served.columns_of(self.engine, readers, self.world)
+        entry.update(served.after_round(*served.together(scores), columns, threshold))
         counts = training.state.get("quorums")
         if counts is not None:  # which concepts the hospitals agreed on: made from releases, for the model card
             before = self._counts if self._counts is not None else np.zeros_like(counts)
@@ -294,18 +298,9 @@ class _Job:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
-        filled = [pair for pair in scores.values() if len(pair[0])] or [
-            (np.zeros(0, np.int32), np.zeros(0, np.float32))
-        ]
-        y, p = np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
+        y, p = served.together(scores)
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
-        # None where no site may let exact figures leave, nor with folds: groups are read for test patients only.
-        told = self.engine.groups(readers, self.world) if len(y) else {}
-        groups = {
-            group: np.concatenate([found[group] for found in told.values()])
-            for group in self.world.schema.groups
-            if told
-        }
+        groups = served.columns_of(self.engine, readers, self.world) if len(y) else {}
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
@@ -335,6 +330,11 @@ class _Job:
             label=self.method.label,
             protection=training.protection,
             facts=dict(self.method.facts(training.state)) if isinstance(self.method, Telling) else {},
+            fairness=by_column(y, p, groups, threshold, patients=served.owners(readers), seed=self.seed) if two else {},
+            thresholds=served.thresholds(self.study, self.world, self.method, training.state, readers, scores)
+            if two
+            else {},
+            parts=served.parts(self.method, training.state, readers, groups, threshold),
         )
 
 

@@ -24,7 +24,7 @@ from suture.explanation.background import WORDS, blurred, mean_image
 from suture.explanation.image import ImageExplanation, Interval, notes_of
 from suture.explanation.patient import calibrated_interval, sigmoid
 from suture.explanation.regions import CORNERS, Regions, from_masks, grid
-from suture.explanation.shapley import Predict, explain_image, explain_images, log_odds
+from suture.explanation.shapley import SAMPLES, Predict, explain_image, explain_images, log_odds
 from suture.methods.base import Method, State
 from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
@@ -79,12 +79,12 @@ class Trained:
         return cls(result, study, here, world.method_of(study, here, name), models, images[0].size)
 
     def predict(self, site: str, seed: int = 0) -> Predict:
-        """The model as a site computes it, ensembles included; without a site, as a site that did not train would."""
+        """The model as a site computes it, ensembles included; "" is a site that did not take part."""
         state, own = self.models[seed]
-        known = own.get(site, {})
-        if site not in own and any(own.values()) and not any("params" in part for part in (state, known)):
-            raise StudyError(f"method {self.method.name!r} keeps its models at the hospitals; name one with --site")
-        return lambda rows: self.method.predict(state, known, np.ascontiguousarray(rows, np.float32), site)
+        if own and site not in own:
+            why = f"site {site!r} has none" if site else "name one with --site"
+            raise StudyError(f"the hospitals of this run ({self.method.label}) have models of their own; {why}")
+        return lambda rows: self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
 
     def place(self, site: str) -> world.Place:
         """A site by name."""
@@ -104,6 +104,7 @@ def explain_file(
     unet: Path | None = None,
     background: str | None = None,
     identify: bool = False,
+    quick: bool = False,
     out: Path | None = None,
 ) -> dict[str, Any]:
     """Explain one image file; writes a page, a picture and a secondary capture, all or none."""
@@ -121,7 +122,8 @@ def explain_file(
     regions, notes = _regions(pixels, unet)
     kind = background or ("site" if data is not None else "blur")
     absent = mean_image(data.train.x) if kind == "site" and data is not None else blurred(pixels.reshape(-1))
-    found = explain_image(predict, pixels.reshape(-1), absent, regions)
+    samples = QUICK_SAMPLES if quick else SAMPLES
+    found = explain_image(predict, pixels.reshape(-1), absent, regions, samples=samples, enumerate_all=not quick)
     interval, without = _interval(run, site, data, found.log_odds, pixels)
     told = ImageExplanation(found, regions, WORDS[kind], interval, without, (*notes, *notes_of(found, regions, pixels)))
     return _written(run, told, shown, image, site, identify, out or folder / "explanations")
@@ -274,7 +276,8 @@ def _facts(run: Trained, site: str | None, images: int, findings: list[str]) -> 
         "notes": [
             f"Mean absolute Kernel SHAP value (log odds, {QUICK_SAMPLES} sets of regions) over up to {images} images of each "
             "hospital, held-out ones where there are any, with that hospital's own model where the method has one.",
-            f"A region that is left out shows {WORDS['site']}. Regions are {grid(run.size).source}.",
+            "A region that is left out shows the mean image of that hospital's own training patients. Regions are a fixed grid "
+            "for upright frontal views, the same for all images.",
             "A large weight in a corner means that predictions move with something that is not the patient. It does not say "
             "what it is, nor that the prediction is wrong: look at the images.",
             whose,

@@ -139,7 +139,7 @@ def masked(
     total = secure_total(
         {site: found.get(site, empty) for site in patients},
         threshold=protection.threshold,
-        asked=question(method, messages),
+        asked=question(method, messages, protection, dict(patients)),
         leave=leave,
         threads=threads,
     )
@@ -186,12 +186,18 @@ def opened(
     return Answer(SUM_OF_ALL, people, {"delta": grid.mean(total["delta"], part)}), grid.error(len(survivors), part)
 
 
-def question(method: Method, messages: Mapping[str, bytes]) -> bytes:
-    """A digest of what was asked, the same for every site: sites only open sums of answers to one question."""
+def question(method: Method, messages: Mapping[str, bytes], *context: object) -> bytes:
+    """A digest of what was asked, the same for every site: sites only open sums of answers to one question.
+
+    ``context`` is all else that decides what a site adds: the study, the protection, every site's size, the round. Whatever
+    is left out a server could tell each site differently: with other sizes, or a norm bound of almost nothing, for all sites
+    but one, the sum would be that one's update.
+    """
     different = set(messages.values())
     if len(different) != 1:
         raise RunError(f"{method.name}: a secure sum needs one message for all sites, found {len(different)} different")
-    return hashlib.sha256(repr(method).encode() + b"\0" + different.pop()).digest()
+    parts = [repr(method).encode(), different.pop(), *(repr(part).encode() for part in context)]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).digest()
 
 
 def robustly(method: Method, protection: ProtectionSpec, answers: list[Answer]) -> Gathered:
@@ -250,6 +256,15 @@ def check(method: Method, protection: ProtectionSpec, sites: int | None = None) 
     if protection.aggregation == "krum" and (sites < 3 or protection.keep > sites - protection.wrong):
         raise StudyError(
             f"protection.keep: Krum with {sites} sites and {protection.wrong} wrong cannot keep {protection.keep}"
+        )
+
+
+def check_engine(protection: ProtectionSpec, engine: Any) -> None:
+    """Masks must be put on at the site: by this module where all sites are in this process, else by the engine (``summed``)."""
+    if protection.sum == "masked" and engine.name != "embedded" and not hasattr(engine, "summed"):
+        raise StudyError(
+            f'protection.sum = "masked" is not carried by engine {engine.name!r}: its coordinator would see the answers before '
+            'they are masked. Use --engine embedded, which shows cost and rounding, or sum = "trusted"'
         )
 
 

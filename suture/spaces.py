@@ -74,6 +74,7 @@ OWN: dict[str, Space] = {
     "finetune": (Choice("method.tuning", (0.1, 0.2, 0.4)),),
     "scaffold": (),
     "moon": (Choice("method.contrast", (0.1, 1.0, 5.0, 10.0)), Choice("method.temperature", (0.1, 0.5, 1.0))),
+    "fairfed": (),  # its penalty trades the metric away on purpose: not something to search by that metric
     "alone": (),
     "pooled": (),
 }
@@ -115,6 +116,8 @@ def space_of(study: Study, method: str) -> Space:
         return VEIL[study.method.mode]
     if method == "veil-printed":
         return PRINTED
+    if method == "fedsgd":  # one whole gradient a round: no local steps to tune
+        return (LOCAL[0], *((CLIP,) if study.private else ()), _SERVER)
     if method not in OWN:
         raise StudyError(f"--method: there is no search space for {method!r}; expected one of {', '.join(known())}")
     return (*LOCAL, *((CLIP,) if study.private else ()), *OWN[method])
@@ -126,7 +129,7 @@ def known() -> tuple[str, ...]:
     >>> {"fedavg", "veil"} <= set(known())
     True
     """
-    return (*OWN, "veil", "veil-printed")
+    return (*OWN, "fedsgd", "veil", "veil-printed")
 
 
 def settings(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -139,6 +139,14 @@ class MethodSpec(BaseModel):
     teams: int = Field(default=8, ge=1)
     contrast: float = Field(default=1.0, ge=0)
     temperature: float = Field(default=0.5, gt=0)
+    fairness: float = Field(default=0.5, ge=0)
+    fairness_share: float = Field(default=0.1, gt=0, lt=1)
+    gap_threshold: float = Field(default=0.05, ge=0)
+    boost: float = Field(default=1.5, ge=1)
+    secure_rates: bool = True
+    ensemble: bool = False
+    ensemble_epochs: int = Field(default=5, ge=1)
+    ensemble_rate: float = Field(default=0.05, gt=0)
     claimed_epsilon: float = Field(default=5.0, gt=0)
 
 
@@ -174,6 +182,8 @@ class EvaluationSpec(BaseModel):
     compare: tuple[str, ...] = ()
     """Other methods to run beside ``method.name``, with the same settings."""
     metric: str = "auc"
+    group_thresholds: bool = False
+    """Measure also with thresholds for each protected group, which every site fits for itself and keeps."""
     describe: bool | None = None
     """Whether the report shows exact histograms of the rows. Default: only for generated patients, or without DP."""
 

@@ -84,6 +84,12 @@ REFERENCES = {
         2020,
         "arXiv:1910.06378",
     ),
+    "fedsgd": (
+        "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
+        "Kairouz, Liu, Steinke",
+        2021,
+        "arXiv:2102.06387",
+    ),
     "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
     "veil": _VEIL,
     "veil-printed": _VEIL,
@@ -132,6 +138,12 @@ class Outcome:
     label: str
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the method has to say about its model, such as FedCluster's groups."""
+    fairness: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For each group column: gaps between the groups, intervals, every group's rates."""
+    thresholds: dict[str, Any] = field(default_factory=dict)
+    """The same where sites decide by thresholds of their own for each protected group."""
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For a method that mixes models: metrics and gaps of each model by itself."""
     absent: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sites that missed rounds they were asked in."""
     protection: dict[str, Any] = field(default_factory=dict)
@@ -189,6 +201,18 @@ def _method(
     sites, site_intervals = _nested([run.sites for run in runs])
     groups = {group: _nested([run.groups[group] for run in runs])[0] for group in runs[0].groups}
     metrics: dict[str, Any] = {"global": overall, "sites": sites, "groups": groups}
+    if runs[0].fairness:
+        metrics["fairness"] = {column: _fair([run.fairness[column] for run in runs]) for column in runs[0].fairness}
+    if runs[0].thresholds:
+        metrics["group_thresholds"] = _fair([run.thresholds for run in runs])
+    if runs[0].parts:
+        metrics["parts"] = {
+            name: {
+                "global": over_seeds([run.parts[name]["global"] for run in runs])[0],
+                "fairness": _nested([run.parts[name]["fairness"] for run in runs])[0],
+            }
+            for name in runs[0].parts
+        }
     lowest = worst(sites)
     metrics["mean_site"] = _mean_of(sites)
     metrics["worst_site"] = {"site": lowest, **sites[lowest]} if lowest else {"site": None, **dict.fromkeys(overall)}
@@ -200,7 +224,16 @@ def _method(
         "label": last.label,
         "metrics": metrics,
         "per_seed": [
-            {"seed": run.seed, "global": run.overall, **({"sites": run.sites} if len(sites) <= SITES_PER_SEED else {})}
+            {
+                "seed": run.seed,
+                "global": run.overall,
+                **({"sites": run.sites} if len(sites) <= SITES_PER_SEED else {}),
+                **(
+                    {"fairness": {column: _plain(found) for column, found in run.fairness.items()}}
+                    if run.fairness
+                    else {}
+                ),
+            }
             for run in runs
         ],
         "privacy": _privacy(study, world, runs, name, together),
@@ -220,6 +253,26 @@ def _method(
         "protection": _protection(study, last),
         "seconds": round(sum(run.seconds for run in runs), 3),
     }
+
+
+def _plain(found: Mapping[str, Any]) -> Metrics:
+    """The figures of a fairness record, without names, intervals and groups."""
+    return {key: value for key, value in found.items() if isinstance(value, float) or value is None}
+
+
+def _fair(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Fairness over seeds: means and intervals over seeds, or with one seed its own bootstrap intervals."""
+    means, intervals = over_seeds([_plain(found) for found in records])
+    groups = _nested([found["groups"] for found in records])[0]
+    lowest = min(groups, key=lambda name: _accuracy(groups[name]), default=None)
+    kept = {"column": records[0]["column"]} if "column" in records[0] else {}
+    shown = intervals if len(records) > 1 else records[0]["intervals"]
+    return {**kept, **means, "worst_group": lowest, "intervals": shown, "groups": groups}
+
+
+def _accuracy(found: Metrics) -> float:
+    accuracy = found.get("accuracy")
+    return 2.0 if accuracy is None else accuracy
 
 
 def _dropouts(runs: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
@@ -266,9 +319,20 @@ def _history(study: Study, world: World, runs: Sequence[Outcome], name: str) -> 
         if intervals:
             entry["intervals"] = intervals
         entry["sites"] = _nested([item["sites"] for item in here])[0]
+        for kind in ("fairness", "groups"):
+            if here[0].get(kind):
+                records = [item[kind] for item in here if item.get(kind)]
+                entry[kind] = _by_kind(kind, records)
         entry["epsilon"] = spent.get(entry["round"])
         entries.append(entry)
     return entries
+
+
+def _by_kind(kind: str, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One round's gaps by column, or rates by column and group, averaged over seeds."""
+    if kind == "fairness":
+        return _nested(records)[0]
+    return {column: _nested([record[column] for record in records])[0] for column in records[0]}
 
 
 def _epsilon_by_round(study: Study, world: World, runs: Sequence[Outcome], name: str) -> dict[int, float]:

@@ -100,6 +100,7 @@ def tune(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
         plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
         stack.enter_context(_held(out))
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         search = _open(optuna, out / "trials.sqlite", plan)

@@ -420,21 +420,25 @@ def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int])
     for round_ in range(1, spec.rounds + 1):
         for site in participants(list(sizes), round_, spec.participation, study.seed):
             turns[site].append(round_)
-    made: dict[tuple[int, ...], SitePlan] = {}
+    made: dict[tuple[int, tuple[int, ...]], SitePlan] = {}
     plans = {}
     for site, patients in sizes.items():
         rounds = tuple(turns[site] or [1]) * repeats
-        if rounds not in made:  # nothing here depends on the number of patients: equal schedules are planned once
-            made[rounds] = plan_schedule(
+        # Where nothing depends on the number of patients, equal schedules are planned once.
+        counted = patients if getattr(built, "by_size", False) else 1
+        if (counted, rounds) not in made:
+            made[counted, rounds] = plan_schedule(
                 site,
                 patients,
-                lambda noise, rounds=rounds: [built.round_event(r, 1, noise) for r in rounds],  # type: ignore[misc]
+                lambda noise, rounds=rounds, counted=counted: [  # type: ignore[misc]
+                    built.round_event(r, counted, noise) for r in rounds
+                ],
                 delta=privacy.delta,
                 accountant=privacy.accountant,
                 epsilon=privacy.epsilon,
                 noise_multiplier=privacy.noise_multiplier,
             )
-        plans[site] = replace(made[rounds], site=site, patients=patients, batch=patients)
+        plans[site] = replace(made[counted, rounds], site=site, patients=patients, batch=patients)
     return plans
 
 

@@ -93,6 +93,9 @@ def test_without_a_site_seeds_give_the_interval_and_the_capture_can_be_filed(don
     assert "blurred" in found["background"]
     capture = pydicom.dcmread(found["capture"])
     assert (str(capture.PatientName), capture.PatientID) == ("Doe^Jane", "MRN-7")
+    rough = explain_file(folder, image=path, quick=True, out=tmp_path / "rough")
+    assert (rough["exact"], rough["kernel_shap_difference"]) == (False, None)
+    assert rough["additivity_error"] < 1e-6
     again = explain_file(folder, image=path, identify=True, out=tmp_path)
     assert again["regions"] == found["regions"]  # an explanation repeats to the last digit
 
@@ -117,6 +120,29 @@ def test_hospitals(done, tmp_path):
     share = np.array([[0.05] * 12 + [0.4], [0.02] * 8 + [0.6] + [0.06] * 4])
     told = marked_corners(["a", "b"], NAMES, share)
     assert told == ["right top corner: 60 % of the weight at b; elsewhere at most 5 %, an equal share would be 8 %"]
+
+
+@pytest.mark.slow
+def test_the_planted_scanner_shortcut_is_seen_where_it_was_planted(tmp_path):
+    """Hospital 1 prints a tag on most pictures with a lesion, hospital 2 on a third of all, for no reason."""
+    pytest.importorskip("torch")
+    study = Study(
+        name="shortcut",
+        outcome="abnormal",
+        cohort={"name": "radiographs", "hospitals": 2, "images": 200, "size": 32},
+        model={"kind": "residual", "width": 8},
+        method={"name": "alone", "rounds": 12, "local_epochs": 1, "rate": 0.1, "batch": 16},
+    )
+    run(study, out=tmp_path / "run")
+    found = explain_hospitals(tmp_path / "run", images=12)
+    corner = NAMES.index("right top corner")  # the picture's upper left
+    share = {site: row[corner] / sum(row) for site, row in found["weights"].items()}
+    assert share["hospital-01"] > 0.3  # measured: 0.70
+    assert share["hospital-02"] < 1 / 13  # measured: 0.03
+    assert len(found["findings"]) == 1
+    assert "at hospital-01; elsewhere" in found["findings"][0]
+    with pytest.raises(StudyError, match="name one with --site"):  # every hospital has its own model
+        explain_file(tmp_path / "run", image=film(tmp_path / "f.dcm", np.zeros((32, 32), np.uint8)))
 
 
 def test_the_command_line(done, tmp_path):

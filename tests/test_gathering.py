@@ -1,11 +1,13 @@
 """From answers to what the server's step sees: masked sums change no model, robust rules hold, rejections are recorded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from suture.conduct import run
 from suture.errors import RunError, StudyError
-from suture.gathering import check, gather, question
+from suture.gathering import check, check_engine, gather, question
 from suture.methods.fedavg import FedAvg
 from suture.models.dense import Dense
 from suture.protection.envelope import seal
@@ -90,6 +92,23 @@ def test_sites_must_have_been_asked_the_same():
         question(METHOD, {"a": b"1", "b": b"2"})
 
 
+def test_whatever_decides_what_a_site_adds_is_part_of_the_question():
+    """Other sizes or another norm bound for all sites but one would make the sum that site's update."""
+    same = {"a": b"1", "b": b"1"}
+    digests = {
+        question(METHOD, same),
+        question(METHOD, same, MASKED),
+        question(METHOD, same, ProtectionSpec(sum="masked", norm_bound=1e-9)),
+        question(METHOD, same, MASKED, {"a": 500, "b": 1}),
+        question(METHOD, same, MASKED, {"a": 1, "b": 500}),
+        question(METHOD, same, MASKED, {"a": 1, "b": 500}, 2),
+        question(METHOD, {"a": b"2", "b": b"2"}),
+        question(FedAvg(Dense((1, 1)), Local(rate=1e-9)), same),
+    }
+    assert len(digests) == 8
+    assert question(METHOD, same, MASKED) == question(METHOD, same, ProtectionSpec(sum="masked"))
+
+
 def test_masks_and_robust_rules_exclude_each_other():
     with pytest.raises(StudyError, match=r"exclude each other: robust aggregation compares .* norm_bound = 1.0"):
         Study(name="s", outcome="y", cohort="cardio", protection={"sum": "masked", "aggregation": "median"})
@@ -171,6 +190,14 @@ def test_references_are_left_alone():
     asked = study("fedavg", protection={"sum": "masked", "word": 64}, evaluation={"compare": ["alone", "pooled"]})
     assert set(run(asked).data["methods"]) == {"fedavg", "alone", "pooled"}
     assert Study.from_text(asked.to_toml()) == asked
+
+
+def test_masks_are_not_promised_where_the_coordinator_sees_the_answers():
+    check_engine(MASKED, SimpleNamespace(name="embedded"))
+    check_engine(PLAIN, SimpleNamespace(name="flower"))
+    check_engine(MASKED, SimpleNamespace(name="flower", summed=None))
+    with pytest.raises(StudyError, match="would see the answers before they are masked"):
+        check_engine(MASKED, SimpleNamespace(name="flower"))
 
 
 def test_a_study_with_a_robust_rule_runs():

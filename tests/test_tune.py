@@ -122,7 +122,7 @@ def test_methods_and_spaces(tmp_path):
     with pytest.raises(PrivacyError, match="moon is not private"):
         make_plan(icu(), "moon", tmp_path)
     with pytest.raises(StudyError, match="no search space"):
-        make_plan(icu(), "fedsgd", tmp_path)
+        make_plan(icu(), "fedmany", tmp_path)
 
 
 def test_settings_that_fail_count_and_say_why(tmp_path, monkeypatch):

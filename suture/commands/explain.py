@@ -34,6 +34,9 @@ def explain(
     identify: Annotated[
         bool, typer.Option("--identify", help="With --image: copy patient and study into the DICOM capture.")
     ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --image: Kernel SHAP with 512 sets only, for large networks.")
+    ] = False,
     images: Annotated[int, typer.Option(help="With --regions: images of each hospital.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: explanations inside RUN.")] = None,
     as_json: Json = False,
@@ -41,15 +44,15 @@ def explain(
     """Explain a risk at its own site, as a page and a picture (a radiograph also as a DICOM secondary capture)."""
     if sum((patient is not None, row is not None, image is not None, regions)) != 1:
         raise StudyError("give one of --patient ID, --row FILE, --image FILE and --regions: suture explain --help")
-    if image is None and (unet is not None or background is not None or identify):
-        raise StudyError("--unet, --background and --identify belong to --image FILE")
+    if image is None and (unet is not None or background is not None or identify or quick):
+        raise StudyError("--unet, --background, --identify and --quick belong to --image FILE")
     if percentiles != "site" and (image is not None or regions):
         raise StudyError("--percentiles belongs to --patient and --row")
     if image is not None:
         from suture.explain_image import explain_file
 
         found = explain_file(
-            folder, image=image, site=site, unet=unet, background=background, identify=identify, out=out
+            folder, image=image, site=site, unet=unet, background=background, identify=identify, quick=quick, out=out
         )
     elif regions:
         from suture.explain_image import explain_hospitals

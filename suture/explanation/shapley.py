@@ -89,8 +89,11 @@ def explain_image(
     *,
     samples: int = SAMPLES,
     seed: int = 0,
+    enumerate_all: bool = True,
 ) -> RegionValues:
     """Values of all regions of one image (a row of pixels) against one background (a row of pixels).
+
+    ``enumerate_all=False`` asks the model ``samples`` times only, for networks that take long to answer.
 
     >>> from suture.explanation.regions import grid
     >>> regions = grid(16)
@@ -103,7 +106,8 @@ def explain_image(
     """
     worth = composed(predict, image[None, :], background[None, :], regions)
     count = len(regions.names)
-    if count <= EXACT_MOST:
+    known = enumerate_all and count <= EXACT_MOST
+    if known:
         table = worth(all_sets(count))[:, 0]
         values = exact(table)
         looked_up: Worth = lambda sets: table[_number(sets)][:, None]  # noqa: E731 - the model has been asked already
@@ -112,7 +116,7 @@ def explain_image(
     else:
         base, full = (float(v) for v in worth(np.stack([np.zeros(count), np.ones(count)]))[:, 0])
         values = kernel = kernel_shap(worth, count, samples, seed)[0]
-    return RegionValues(regions.names, values, base, full, kernel, count <= EXACT_MOST, min(samples, 2**count - 2))
+    return RegionValues(regions.names, values, base, full, kernel, known, min(samples, 2**count - 2))
 
 
 def explain_images(

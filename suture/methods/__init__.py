@@ -22,6 +22,7 @@ METHODS = (
     "fedadam",
     "fedyogi",
     "fedadagrad",
+    "fedsgd",
     "fedcluster",
     "ifedavg",
     "apfl",
@@ -29,6 +30,7 @@ METHODS = (
     "finetune",
     "scaffold",
     "moon",
+    "fairfed",
     "veil",
     "veil-printed",
     "alone",
@@ -42,6 +44,10 @@ NOT_PRIVATE = {
     "fedavg, fedprox or scaffold, which have a proof, or leave out [privacy]",
 }
 """Methods that cannot keep a promise, and what to do instead: a study with [privacy] refuses them."""
+
+
+ENSEMBLED = ("fedavg", "fedprox", "fedadam", "fedyogi", "fedadagrad", "fairfed")
+"""Methods that end in one global model, beside which a site may keep its own (``method.ensemble``)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,19 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
     >>> from suture.training.local import Local
     >>> build("fedadam", MethodSpec(), Dense((6, 1)), Local()).label
     'FedAdam (FedCVR)'
+    >>> build("fedavg", MethodSpec(ensemble=True), Dense((6, 1)), Local()).label
+    'FedAvg, ensemble'
     """
+    method = _build(name, spec, network, local, public)
+    if not spec.ensemble or name not in ENSEMBLED:
+        return method
+    from suture.methods.ensemble import Ensemble
+
+    fairness = spec.fairness if name == "fairfed" else 0.0
+    return Ensemble(method, network, local, spec.rounds, spec.ensemble_epochs, spec.ensemble_rate, fairness)
+
+
+def _build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:
     from suture.methods.alone import Alone
     from suture.methods.fedavg import FedAvg
     from suture.methods.fedcluster import FedCluster
@@ -82,6 +100,8 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
         return FedOpt(
             network, local, cast("Server", name), weighting, spec.server_rate, spec.beta1, spec.beta2, spec.tau
         )
+    if name == "fedsgd":
+        return _fedsgd(spec, network, local, public or Public())
     if name == "fedcluster":
         return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
     if name in ("ifedavg", "apfl", "ditto", "finetune"):
@@ -92,6 +112,8 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
         return Moon(
             dense_only(network, "method 'moon'"), local, spec.contrast, spec.temperature, spec.weighting or "size"
         )
+    if name == "fairfed":
+        return _fair(spec, network, local, public)
     if name in ("veil", "veil-printed"):
         return _veil(name, spec, network, local, public or Public())
     if name == "alone":
@@ -120,6 +142,46 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
     if name == "apfl":
         return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
     return Ditto(dense, local, spec.proximal, weighting)
+
+
+def _fedsgd(spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
+    from suture.methods.fedopt import FedOpt
+    from suture.methods.fedsgd import FedSgd
+    from suture.models.dense import dense_only
+
+    if spec.participation < 1:
+        raise StudyError("method.participation: fedsgd needs every site in every round; set it to 1")
+    if local.dropout:
+        raise StudyError("model.dropout: fedsgd takes whole gradients; set it to 0")
+    dense = dense_only(network, "method 'fedsgd'")
+    server = FedOpt(dense, local, "fedadam", "size", spec.server_rate, spec.beta1, spec.beta2, spec.tau)
+    return FedSgd(dense, local, server, public.sites, public.patients, spec.honest)
+
+
+def _fair(spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:
+    from suture.methods.fairfed import FairFed
+
+    if spec.secure_rates and spec.participation < 1:
+        raise StudyError(
+            "method.participation: the secure sum of fairfed's rates needs every site in every round; set it to 1, or "
+            "secure_rates = false"
+        )
+    known = public or Public()
+    protected = known.schema.protected if known.schema else None
+    groups = protected.values if protected else ("first", "second") if public is None else ()
+    return FairFed(
+        network,
+        local,
+        groups,
+        spec.fairness,
+        spec.fairness_share,
+        spec.gap_threshold,
+        spec.boost,
+        spec.secure_rates,
+        spec.honest,
+        known.sites,
+        known.patients,
+    )
 
 
 def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:

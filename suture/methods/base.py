@@ -85,6 +85,14 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class Mixed(Protocol):
+    """A method that predicts with several models together, each of which can be measured by itself."""
+
+    def parts(self, state: State, own: State, x: NDArray[np.float32], site: str) -> dict[str, NDArray[np.float32]]:
+        """Every part's risk, by name."""
+
+
+@runtime_checkable
 class Grouped(Protocol):
     """A method that needs secure sums and asks different groups of sites for different ones."""
 

@@ -30,8 +30,9 @@ that lost the state answers nothing more: it has dropped out.
 What a caller must see to (docs/secure-sums.md):
 - a release is masked in one sum only. The same words in two sums with different survivors give the server the difference,
   which is one site's words. A repeated round therefore needs a new session, new noise and a new charge;
-- `Terms.asked` is a digest of everything that the site was asked (model, method, round): sites only open sums of answers
-  to the same question;
+- `Terms.asked` is a digest of everything that decides what a site adds (study, method, model, round, every site's size, norm
+  bound): sites only open sums of answers to the same question. What is left out the server could tell each site
+  differently, and so make all sites but one add nothing (`gathering.question`);
 - identities are public keys that the site itself has enrolled, never ones that the server names.
 """
 

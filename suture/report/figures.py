@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from suture.report import figures_cohort, figures_hospitals
+from suture.report import figures_cohort, figures_fairness, figures_hospitals
 from suture.report.theme import PALETTE, QUIET, finish, method_colours, save, table
 from suture.report.words import (
     METRICS,
@@ -48,6 +48,7 @@ def figures_of(result: Result) -> dict[str, Any]:
         "convergence": convergence,
         "hospitals": figures_hospitals.hospitals_compared,
         "hospital_panels": figures_hospitals.panels,
+        "fairness": figures_fairness.by_round,
         "privacy_utility": privacy_utility,
         "hospital_sizes": figures_cohort.sizes,
         "histograms": figures_cohort.histograms,

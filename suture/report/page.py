@@ -15,6 +15,7 @@ from suture.report.words import (
     delta,
     epsilon,
     finite,
+    gathered,
     headline,
     hospitals,
     labels,
@@ -31,6 +32,7 @@ CAPTIONS = {
     "roc": "The further a curve lies to the upper left, the better the model tells patients apart.",
     "calibration": "Whether predicted risks come true: points below the dashed line are predicted too high.",
     "convergence": "How quality develops over the rounds of the federation.",
+    "fairness": "The share of each group called positive after every round: lines that meet mean parity.",
     "hospitals": "How well the model serves each hospital.",
     "hospital_panels": "Each hospital's own patients over the rounds, beside the whole federation.",
     "privacy_utility": "Quality against the privacy spent so far.",
@@ -82,6 +84,7 @@ def _context(result: Result) -> dict[str, Any]:
         "hospital_table": tables.hospital_metrics(result),
         "hospital_count": len(hospitals(result)),
         "subgroups": tables.subgroups(result),
+        "gaps": tables.gaps(result),
         "stopped": [f"{label}: {why}" for k, label in labels(result).items()
                     if (why := part(result, "methods", k).get("stopped"))],
         "method_label": labels(result).get(key, key),
@@ -164,6 +167,7 @@ def _footer(result: Result) -> list[tuple[str, str]]:
         ("Suture", str(result.get("suture") or "")),
         ("Seed", str(result["seed"]) if result.get("seed") is not None else ""),
         ("Seeds averaged over", ", ".join(seeds) if len(seeds) > 1 else ""),
+        ("Updates", gathered(part(result, "methods", primary(result)).get("protection"))),
         ("Command", str(result.get("command") or "")),
         ("Result format", str(result.get("format") or "")),
     ]

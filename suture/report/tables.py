@@ -209,6 +209,37 @@ def subgroups(result: Result) -> list[Table]:
     return tables
 
 
+GAPS = {
+    "parity_gap": "Share called positive",
+    "odds_gap": "Equalised odds",
+    "opportunity_gap": "True-positive rate",
+    "worst_accuracy": "Accuracy of the worst group",
+}
+
+
+def gaps(result: Result) -> Table | None:
+    """Largest differences between the groups of each column, for every method, with intervals.
+
+    >>> found = {"sex": {"parity_gap": 0.1, "intervals": {"parity_gap": [0.05, 0.2]}, "worst_group": "F"}}
+    >>> [c.text for c in gaps({"name": "x", "methods": {"m": {"label": "M", "metrics": {"fairness": found}}}}).rows[0]]
+    ['M', 'sex', '0.100', '–', '–', '–']
+    """
+    rows = []
+    for key, label in labels(result).items():
+        metrics = part(result, "methods", key, "metrics")
+        records = [(column, part(metrics, "fairness", column)) for column in part(metrics, "fairness")]
+        if fitted := part(metrics, "group_thresholds"):
+            records.append((f"{fitted.get('column')}, thresholds by group", fitted))
+        for column, found in records:
+            spans = part(found, "intervals")
+            cells = [Cell(number(found.get(name)), span(spans.get(name))) for name in GAPS]
+            rows.append((Cell(label), Cell(column, f"worst: {found.get('worst_group')}"), *cells))
+    if not rows:
+        return None
+    remark = "Differences between the best and the worst group; a gap of noisy rates is never 0. Intervals: 95 %."
+    return Table("Gaps between groups", ("Method", "Groups", *GAPS.values()), tuple(rows[:MOST_ROWS]), remark)
+
+
 def promises(result: Result) -> Table | None:
     """Epsilon, noise and patients of every hospital under the study's method, largest epsilon first.
 

@@ -328,3 +328,28 @@ def leading_metric(method: Mapping[str, Any]) -> tuple[str, float | None]:
         if (value := finite(found.get(name))) is not None:
             return name, value
     return "auc", None
+
+
+def gathered(protection: Any) -> str:
+    """How the sites' updates became one, for the foot of a page; nothing for the usual mean.
+
+    >>> gathered({"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}})
+    'opened as sums under masks only; rounding moved an entry of a mean by at most 1.2e-07; 2 shortened to the norm bound'
+    >>> gathered({"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "the update is not finite"}}})
+    'put together by median; rejected from oslo in 3 rounds: the update is not finite'
+    >>> gathered(None)
+    ''
+    """
+    if not isinstance(protection, Mapping):
+        return ""
+    masked, rule = protection.get("sum") == "masked", str(protection.get("aggregation") or "mean")
+    said = ["opened as sums under masks only" if masked else f"put together by {rule}"]
+    if masked and (error := finite(protection.get("error"))):
+        said.append(f"rounding moved an entry of a mean by at most {error:.1e}")
+    if shortened := finite(protection.get("shortened")):
+        said.append(f"{shortened:.0f} shortened to the norm bound")
+    rejected = protection.get("rejected")
+    for site, told in (rejected if isinstance(rejected, Mapping) else {}).items():
+        if isinstance(told, Mapping):
+            said.append(f"rejected from {site} in {told.get('rounds')} rounds: {told.get('why')}")
+    return "; ".join(said)

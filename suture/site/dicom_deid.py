@@ -30,7 +30,7 @@ import numpy as np
 
 from suture import __version__
 from suture.site.burnt_in import has_text
-from suture.site.images import BrokenImage, grey_of, library, quiet, read_stored
+from suture.site.images import BrokenImage, described, grey_of, library, quiet, read_stored
 
 KEPT = (
     "SamplesPerPixel", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
@@ -105,25 +105,21 @@ def patient_code(secret: bytes, header: Any) -> str:
 def deidentify(path: Path, secret: bytes) -> tuple[Any, dict[str, Any]]:
     """A new dataset with what may stay, and a report without values; `BrokenImage` where the file is no radiograph."""
     pydicom = library("pydicom", "de-identifying DICOM files")
-    with quiet():
+    with quiet(), described():
         old, stored = read_stored(path)
         new = pydicom.Dataset()
-        try:
-            _fill(pydicom, new, old, secret)
-        except BrokenImage:
-            raise
-        except Exception as error:
-            raise BrokenImage(f"its header cannot be used ({type(error).__name__})") from None
+        _fill(pydicom, new, old, secret)
+        new.BitsAllocated = 8 * stored.dtype.itemsize
         new.PixelData = stored.astype(stored.dtype.newbyteorder("<")).tobytes() + b"\0" * (stored.nbytes % 2)
-        new["PixelData"].VR = "OW" if int(old.BitsAllocated) > 8 else "OB"
+        new["PixelData"].VR = "OW" if new.BitsAllocated > 8 else "OB"
         new.file_meta = _meta(pydicom, new)
-    before = [element for element in old.iterall() if element.VR != "SQ"]
+        text_found = has_text(grey_of(old, stored))
     report = {
-        "elements": len(before),
-        "private": sum(bool(element.tag.is_private) for element in before),
-        "kept": sorted(str(element.keyword) for element in new if element.keyword not in (*REPLACED, *CODED, *EMPTIED)),
+        "elements": len(old),
+        "private": sum(bool(tag.is_private) for tag in old.keys()),  # noqa: SIM118 (a dataset iterates over elements)
+        "kept": sorted(str(element.keyword) for element in new if element.keyword in (*KEPT, *TERMS, *TABLES)),
         "burnt_in": str(new.get("BurnedInAnnotation", "")),
-        "text_found": has_text(grey_of(old, stored)),
+        "text_found": text_found,
     }
     return new, report
 
@@ -132,8 +128,8 @@ def _fill(pydicom: Any, new: Any, old: Any, secret: bytes) -> None:
     if str(old.get("SOPClassUID", "")) == "" or str(old.get("SOPInstanceUID", "")) == "":
         raise BrokenImage("has no SOP class or no SOP instance identifier")
     # A class of a vendor's own could tell whose machine it is; what is left of such a file is a secondary capture.
-    standard = str(old.SOPClassUID).startswith("1.2.840.10008.")
-    new.SOPClassUID = old.SOPClassUID if standard else pydicom.uid.SecondaryCaptureImageStorage
+    known = pydicom.uid.UID_dictionary.get(str(old.SOPClassUID), ("", ""))[1] == "SOP Class"
+    new.SOPClassUID = str(old.SOPClassUID) if known else pydicom.uid.SecondaryCaptureImageStorage
     for name in KEPT:
         value = old.get(name)
         if value is not None and _numeric(value):
@@ -188,4 +184,5 @@ def _meta(pydicom: Any, new: Any) -> Any:
 def write(dataset: Any, path: Path) -> None:
     """Save as a DICOM file with an empty preamble."""
     dataset.preamble = b"\0" * 128
-    dataset.save_as(path, enforce_file_format=True)
+    with quiet():
+        dataset.save_as(path, enforce_file_format=True)

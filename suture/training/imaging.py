@@ -240,6 +240,7 @@ def _sampled(module: Any, *, ghost: bool) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on import, about parts that are not used here
+            import torch.distributed.fsdp  # noqa: F401 (Opacus uses it without importing it)
             from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
     except ImportError:
         raise MissingExtra(

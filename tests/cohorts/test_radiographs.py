@@ -1,6 +1,7 @@
 """The generated radiographs: sizes, shares, the planted faults, and that training sees what it may and no more."""
 
 import importlib
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,11 @@ def test_a_study_sees_the_size_of_its_images() -> None:
 def test_options_are_checked(options, message) -> None:
     with pytest.raises(StudyError, match=message):
         cohorts.load("radiographs", 1, **options)
+
+
+def test_the_contact_sheet_of_the_examples(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="pip install 'suture[imaging]'")
+    script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "contact_sheet.py"))
+    script["sheet"](tmp_path / "sheet.png", columns=8)
+    with pillow.open(tmp_path / "sheet.png") as image:
+        assert image.size == (8 * 128, 10 * 128)

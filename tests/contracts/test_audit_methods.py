@@ -19,15 +19,16 @@ NOISE = 1.0
 NETWORK = Dense((4, 1))
 START = np.array([1.0, 1.0, 1.0, 1.0, 0.0], np.float32)
 SITES = ["a", "b"]
-BY_DP_SGD = [name for name in METHODS if name not in ("veil", *NOT_PRIVATE)]
-"""VEIL's votes are held to their claim by enumeration (tests/methods/test_veil.py); the others left out claim nothing."""
+BY_DP_SGD = [name for name in METHODS if name not in ("veil", "fedsgd", *NOT_PRIVATE)]
+"""FedSGD has an audit of its own (tests/methods/test_fedsgd.py).
+VEIL's votes are held to their claim by enumeration (tests/methods/test_veil.py); the others left out claim nothing."""
 
 
 def worlds():
     """Eleven patients, then a ghost (sure and right: no gradient) or a canary (sure and wrong), twelve rows each."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(11, 4)).astype(np.float32)
-    rows = Patients(x, (x[:, 0] > 0).astype(np.int32), np.arange(12))
+    rows = Patients(x, (x[:, 0] > 0).astype(np.int32), np.arange(12), np.arange(11) % 2)
     far = np.full((12, 4), 40.0, np.float32)
     return with_patient(rows, far, np.ones(12, np.int32)), with_patient(rows, far, np.zeros(12, np.int32))
 
@@ -52,16 +53,18 @@ def test_what_a_site_sends_keeps_its_claim(name):
     absent, present = worlds()
     method, step = mechanism(name, NOISE)
     claim = Claim.of(method.site_event(absent.patients, NOISE))
-    assert claim.epsilon == pytest.approx(4.377, abs=0.001)  # one Gaussian release, mu = 1
+    # One Gaussian release, mu = 1; fairfed's group rates cost a tenth beside it, and zCDP is accounted more loosely.
+    assert claim.epsilon == pytest.approx(5.024 if name == "fairfed" else 4.377, abs=0.001)
     exact = mechanism(name, 1e-9)[1]
     direction = {key: exact(present, bytes(32))[key] - exact(absent, bytes(32))[key] for key in step(absent, bytes(32))}
-    found = audit(step, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)
+    trials = 3000 if name == "fairfed" else 600  # a larger epsilon takes more runs to refute
+    found = audit(step, absent, present, claim, trials=trials, key=seeded_key(1, name), direction=direction)
     assert not found.broken, found.verdict
     assert found.reach > claim.epsilon
     assert found.measured > 0.3 * claim.epsilon  # the audit sees the canary: it is not blind
 
     too_little = mechanism(name, NOISE / 4)[1]
-    flagged = audit(too_little, absent, present, claim, trials=600, key=seeded_key(1, name), direction=direction)
+    flagged = audit(too_little, absent, present, claim, trials=trials, key=seeded_key(1, name), direction=direction)
     assert flagged.broken, flagged.verdict
 
 

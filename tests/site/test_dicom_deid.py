@@ -27,8 +27,11 @@ ADDED = {
 NAMED = "Zyx^Identifying"
 
 
-def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4") -> Path:
-    """A file with a value in every element of the standard's dictionary that can hold a text, a date or an identifier."""
+def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full: bool = False) -> Path:
+    """A file with a value in every element of the standard's dictionary that can hold a text, a date or an identifier.
+
+    With ``full`` in every sequence and every element of bytes too.
+    """
     from pydicom.datadict import DicomDictionary
     from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian
 
@@ -42,6 +45,19 @@ def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4") -> P
         writable = keyword and not retired and kind in values and multiple in ("1", "1-n")
         if writable and tag > 0x00080005:  # file meta, and the character set, which must be a real one
             setattr(file, keyword, values[kind])
+        elif (
+            full
+            and keyword
+            and not retired
+            and tag > 0x00080005
+            and keyword not in (*TABLES, *TERMS, *KEPT, "PixelData")
+        ):
+            if kind == "SQ":
+                inside = pydicom.Dataset()
+                inside.PatientName, inside.ReferencedSOPInstanceUID = NAMED, "1.2.3.4.5"
+                setattr(file, keyword, pydicom.Sequence([inside]))
+            elif kind in ("OB", "UN"):
+                setattr(file, keyword, NAMED.encode())
     stored = np.arange(16, dtype=np.uint16).reshape(4, 4) * 200
     file.PatientID, file.PatientName = patient, NAMED
     file.SOPInstanceUID, file.StudyInstanceUID, file.SeriesInstanceUID = uid, "1.2.3", "1.2.3.1"
@@ -73,7 +89,7 @@ def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4") -> P
 def pair(tmp_path_factory):
     """The file with everything in it, and its copy as read back from disk."""
     folder = tmp_path_factory.mktemp("deid")
-    old = everything(folder / "old.dcm")
+    old = everything(folder / "old.dcm", full=True)
     new, report = deidentify(old, SECRET)
     write(new, folder / "new.dcm")
     return pydicom.dcmread(old), pydicom.dcmread(folder / "new.dcm"), folder, report
@@ -81,7 +97,7 @@ def pair(tmp_path_factory):
 
 def test_the_file_is_full_of_identifiers(pair) -> None:
     old, _, folder, report = pair
-    assert len(old) > 1500
+    assert len(old) > 2500
     assert report["private"] == 2  # the block's creator and its element
     assert NAMED.encode() in (folder / "old.dcm").read_bytes()
 
@@ -172,6 +188,21 @@ def test_a_folder_whole_or_not_at_all(tmp_path: Path) -> None:
         deidentify_folder(tmp_path / "films", tmp_path / "films" / "clean", secret=SECRET)
     with pytest.raises(DataError, match="does not exist"):
         deidentify_folder(tmp_path / "no", tmp_path / "fourth", secret=SECRET)
+
+
+def test_copies_of_a_hospitals_files_show_the_same_pictures(tmp_path: Path) -> None:
+    from suture.starter_images import write_radiograph
+
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64)).astype(np.uint8)
+    for number, kind in enumerate(("dicom", "dicom-inverted")):
+        write_radiograph(tmp_path / f"{kind}.dcm", picture, kind, "17", number)
+        new, report = deidentify(tmp_path / f"{kind}.dcm", SECRET)
+        write(new, tmp_path / f"{kind}-clean.dcm")
+        before, after = (read_image(tmp_path / f"{kind}{end}.dcm", 64).pixels for end in ("", "-clean"))
+        assert (before == after).all()
+        assert before == pytest.approx(picture / 255, abs=1e-6)
+        assert b"Example" not in (tmp_path / f"{kind}-clean.dcm").read_bytes()
+        assert "PatientIdentityRemoved" not in report["kept"]
 
 
 def test_the_command(suture_command, tmp_path: Path) -> None:

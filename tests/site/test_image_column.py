@@ -185,3 +185,14 @@ def test_the_command_that_writes_them(suture_command, tmp_path: Path) -> None:
     done = suture_command("init", "films", "--images", 16, "--files", cwd=tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "films").exists()
+
+
+def test_a_residual_network_on_folders_of_files(films: Path, tmp_path: Path) -> None:
+    """As `suture init --images` writes the study, but for one round: DICOM and PNG in, a private residual network out."""
+    pytest.importorskip("opacus", reason="pip install 'suture[imaging]'")
+    study = Study.from_toml(films / "study.toml").replace(name="residual", method={"rounds": 1})
+    result = conduct.run(study, out=tmp_path / "run", base=films)
+    assert result.data["privacy"]["epsilon"] <= 8
+    assert result.data["methods"]["fedavg"]["rounds_done"] == 1
+    trained = {site: found["train"] for site, found in result.data["cohort"]["sites"].items()}
+    assert trained == world.survey(study, films, study.seed).sizes

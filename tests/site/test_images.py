@@ -1,5 +1,6 @@
 """Image files: exact pixels for every kind that is read, our own words for every kind that is not."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ from hypothesis.extra.numpy import arrays
 
 from suture.errors import MissingExtra
 from suture.site import images
+from suture.site.dicom_deid import deidentify, write
 from suture.site.images import BrokenImage, read_image, resample, square, windowed
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 pillow = pytest.importorskip("PIL.Image", reason="pip install 'suture[imaging]'")
 RAMP = np.array([[0, 100], [200, 255]], np.uint8)
+DAMAGES = 100
 
 
 def dicom(path: Path, stored: np.ndarray, *, syntax: str | None = None, **fields) -> Path:
@@ -242,3 +245,28 @@ def test_resampling_agrees_with_pillow() -> None:
     other = np.asarray(pillow.fromarray(grey).resize((12, 12), pillow.Resampling.BOX))
     assert resample(grey, 12) == pytest.approx(other, abs=1e-5)
     assert resample(grey, 12) == pytest.approx(grey.reshape(12, 5, 12, 5).mean(axis=(1, 3)), abs=1e-5)
+
+
+@pytest.mark.parametrize("syntax", [None, "1.2.840.10008.1.2.5"])
+def test_damaged_files_are_broken_or_read_and_nothing_else(tmp_path: Path, syntax: str | None) -> None:
+    """Bytes changed or cut anywhere: pixels within 0 to 1, or our own words without the patient's."""
+    rng = np.random.default_rng(0)
+    whole = dicom(
+        tmp_path / "a.dcm", RAMP, syntax=syntax, PatientName="Smith^John", WindowCenter=9, WindowWidth=9
+    ).read_bytes()
+    for _ in range(DAMAGES):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(0, len(whole), rng.integers(1, 7))] = rng.integers(0, 256)
+        end = len(whole) if rng.random() < 0.7 else int(rng.integers(1, len(whole)))
+        (tmp_path / "b.dcm").write_bytes(damaged[:end].tobytes())
+        said = ""
+        try:
+            found = read_image(tmp_path / "b.dcm", 4).pixels
+        except (BrokenImage, MissingExtra) as error:
+            said, found = str(error), np.zeros((4, 4))
+        assert "Smith" not in said
+        assert found.shape == (4, 4)
+        assert found.min() >= 0
+        assert found.max() <= 1
+        with contextlib.suppress(BrokenImage, MissingExtra):  # and a copy is made whole, or refused in our words
+            write(deidentify(tmp_path / "b.dcm", b"k")[0], tmp_path / "c.dcm")

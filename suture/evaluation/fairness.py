@@ -1,0 +1,178 @@
+"""Is everybody served alike? Gaps between groups, with intervals.
+
+Definitions are fairlearn's (Bird et al.: Fairlearn, Microsoft 2020; `tests/evaluation/test_fairness.py` holds them equal),
+counted here from one small table, so that they cost nothing in every round:
+
+- `parity_gap`: largest difference between groups in the share predicted positive (demographic parity);
+- `odds_gap`: the larger of the differences in true-positive and false-positive rate (equalised odds);
+- `opportunity_gap`: the difference in true-positive rate (equal opportunity);
+- `worst_accuracy`, `worst_group`: who is served worst; `worst_ece`: whose risks are calibrated worst.
+
+A rate that is undefined in a group (no patient with the finding in it) leaves the gap undefined: None, never 0. Intervals
+are percentile bootstraps over *patients*, because two images of one patient are not two observations. A gap of two noisy
+rates is never negative, so its interval rarely reaches 0 even where groups are served alike: read it as a size, not a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from suture.evaluation.calibration import ece
+
+GAPS = ("parity_gap", "odds_gap", "opportunity_gap")
+RESAMPLES = 400
+Gaps = dict[str, float | None]
+
+
+def gaps(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> Gaps:
+    """The gaps and the accuracy of the group served worst.
+
+    >>> gaps([0, 1, 0, 1], [0.9, 0.9, 0.2, 0.7], ["a", "a", "b", "b"])
+    {'parity_gap': 0.5, 'odds_gap': 1.0, 'opportunity_gap': 0.0, 'worst_accuracy': 0.5}
+    """
+    cells, _ = _cells(y, p, group, threshold)
+    found = _gaps_of(cells.sum(axis=0)[None])
+    return {name: _known(values[0]) for name, values in found.items()}
+
+
+def rates(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> dict[str, Gaps]:
+    """For each group: rows, share predicted positive, true- and false-positive rate, accuracy, calibration error.
+
+    >>> rates([0, 1], [0.9, 0.9], ["a", "a"])["a"]["positive_rate"]
+    1.0
+    """
+    labels, risks = np.asarray(y), np.asarray(p, np.float64)
+    cells, names = _cells(y, p, group, threshold)
+    every = np.asarray(group).astype(np.str_)
+    found: dict[str, Gaps] = {}
+    with np.errstate(invalid="ignore"):
+        for name, (tn, fp, fn, tp) in zip(names, cells.sum(axis=0), strict=True):
+            rows = every == name
+            found[name] = {
+                "rows": float(rows.sum()),
+                "positive_rate": _known((fp + tp) / (tn + fp + fn + tp)),
+                "true_positive_rate": _known(tp / (tp + fn)),
+                "false_positive_rate": _known(fp / (tn + fp)),
+                "accuracy": _known((tn + tp) / (tn + fp + fn + tp)),
+                "ece": ece(labels[rows], risks[rows]),
+            }
+    return found
+
+
+def fairness(
+    y: ArrayLike,
+    p: ArrayLike,
+    group: ArrayLike,
+    threshold: float = 0.5,
+    *,
+    patients: ArrayLike | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Gaps, their 95 % intervals, and every group's rates. ``patients`` says whose each row is; by default all differ.
+
+    >>> found = fairness([0, 1] * 50, [0.2, 0.7] * 50, ["a"] * 50 + ["b"] * 50)
+    >>> found["parity_gap"], sorted(found["intervals"])[0], found["worst_group"]
+    (0.0, 'odds_gap', 'a')
+    """
+    one = rates(y, p, group, threshold)
+    known = [(v["accuracy"], name) for name, v in one.items() if v["accuracy"] is not None]
+    errors = [v["ece"] for v in one.values() if v["ece"] is not None]
+    cells, _ = _cells(y, p, group, threshold, patients)
+    drawn = _gaps_of(_resampled(cells, np.random.default_rng([seed, 0xFA1])))
+    intervals = {}
+    for name, values in drawn.items():
+        finite = values[np.isfinite(values)]
+        if len(finite) > 0.9 * RESAMPLES:
+            intervals[name] = [float(edge) for edge in np.quantile(finite, (0.025, 0.975))]
+    return {
+        **gaps(y, p, group, threshold),
+        "worst_group": min(known)[1] if known else None,
+        "worst_ece": max(errors) if errors else None,
+        "intervals": intervals,
+        "groups": one,
+    }
+
+
+def by_column(
+    y: ArrayLike, p: ArrayLike, groups: Mapping[str, ArrayLike], threshold: float = 0.5, **options: Any
+) -> dict[str, dict[str, Any]]:
+    """`fairness` for every group column."""
+    return {column: fairness(y, p, values, threshold, **options) for column, values in groups.items()}
+
+
+def group_thresholds(p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> dict[int, float]:
+    """For each group, the threshold at which it has the same share of positives as all together at ``threshold``.
+
+    Post-processing in the sense of Hardt, Price, Srebro (NeurIPS 2016), for demographic parity. Fitted on a site's own
+    patients and used for its own patients: it never leaves. Group -1 (none stated) keeps ``threshold``.
+
+    >>> group_thresholds([0.1, 0.2, 0.6, 0.9], [0, 0, 1, 1])
+    {-1: 0.5, 0: 0.15000000000000002, 1: 0.75}
+    """
+    risks, codes = np.asarray(p, np.float64), np.asarray(group)
+    share = float(np.mean(risks[codes >= 0] >= threshold)) if np.any(codes >= 0) else 0.0
+    found = {-1: threshold}
+    for code in np.unique(codes[codes >= 0]):
+        own = np.sort(risks[codes == code])
+        above = round(share * len(own))
+        low = own[len(own) - above - 1] if above < len(own) else 0.0
+        high = own[len(own) - above] if above else 1.0
+        found[int(code)] = float((low + high) / 2)
+    return found
+
+
+def _cells(
+    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float, patients: ArrayLike | None = None
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Patients x groups x (true negative, false positive, false negative, true positive), and the groups' names."""
+    labels, risks = np.asarray(y).astype(bool), np.asarray(p, np.float64)
+    names, codes = np.unique(np.asarray(group).astype(np.str_), return_inverse=True)
+    if labels.shape != risks.shape or codes.shape != labels.shape:
+        raise ValueError(f"expected one group and one risk a row, found {codes.shape}, {risks.shape}, {labels.shape}")
+    owners = np.zeros(len(labels), np.intp)
+    if patients is not None:
+        owners = np.unique(np.asarray(patients), return_inverse=True)[1]
+    elif len(labels):
+        owners = np.arange(len(labels))
+    kinds = 2 * labels + (risks >= threshold)
+    cells = np.zeros((int(owners.max(initial=-1)) + 1, len(names), 4))
+    np.add.at(cells, (owners, codes, kinds), 1.0)
+    return cells, [str(name) for name in names]
+
+
+def _resampled(cells: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Sums over patients drawn with replacement. Patients that count alike are drawn together: there are few kinds."""
+    flat = cells.reshape(len(cells), int(np.prod(cells.shape[1:])))
+    kinds, counts = np.unique(flat, axis=0, return_counts=True)
+    if not len(flat):
+        return np.zeros((RESAMPLES, *cells.shape[1:]))
+    drawn = rng.multinomial(len(flat), counts / len(flat), RESAMPLES)
+    summed: NDArray[np.float64] = (drawn @ kinds).reshape(RESAMPLES, *cells.shape[1:])
+    return summed
+
+
+def _gaps_of(cells: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """The gaps of many tables at once: tables x groups x 4."""
+    tn, fp, fn, tp = (cells[..., i] for i in range(4))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        positive = (fp + tp) / (tn + fp + fn + tp)
+        sensitivity, fallout = tp / (tp + fn), fp / (tn + fp)
+        accuracy = (tn + tp) / (tn + fp + fn + tp)
+    if cells.shape[1] == 0:
+        nothing = np.full(len(cells), np.nan)
+        return dict.fromkeys((*GAPS, "worst_accuracy"), nothing)
+    spread = [rate.max(axis=1) - rate.min(axis=1) for rate in (positive, sensitivity, fallout)]
+    return {
+        "parity_gap": spread[0],
+        "odds_gap": np.maximum(spread[1], spread[2]),
+        "opportunity_gap": spread[1],
+        "worst_accuracy": accuracy.min(axis=1),
+    }
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -90,6 +90,9 @@ class Engine(Protocol):
     ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:
         """Labels and risks of every site's test patients, where exact figures may leave."""
 
+    def figures(self, members: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+        """Metrics that sites computed themselves, with the last scores, because no patient's risk may leave them."""
+
     def groups(self, members: Mapping[str, Any], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         """The group of each test row at each site, where exact figures may leave."""
 

@@ -98,6 +98,10 @@ class Embedded:
         sizes = [members[site].hospital.data.loaded.test_patients for site in members]
         return dict(zip(members, self.map(score, members, sizes), strict=True))
 
+    def figures(self, members: Mapping[str, Member]) -> dict[str, dict[str, float | None]]:
+        """None: figures are made from the scores, here."""
+        return {}
+
     def groups(self, members: Mapping[str, Member], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         """For each site with test patients, the group of each test row. Read for test patients only, so not with folds."""
         if here.tested:

@@ -270,7 +270,7 @@ class Remote:
         asked = {
             site: wire.pack(wire.request("score", body, groups=not m.groups, texts=split.texts, **m.names))
             for site, m in members.items()
-            if m.exact == "scores"
+            if m.exact != "none"
         }
         if not asked:
             return dict.fromkeys(members, empty)
@@ -281,11 +281,18 @@ class Remote:
             if isinstance(data, SutureError):
                 continue  # a site that is away is not measured; the round itself says that it is away
             message = wire.answer(wire.unpack(data), site)
+            if "figures" in message.header:
+                members[site].figures = dict(message.header["figures"])
+                continue
             arrays = unseal(message.body)
             found[site] = (arrays["y"].astype(np.int32), arrays["p"].astype(np.float32))
             for name, labels in message.header["groups"].items():
                 members[site].groups[name] = np.array(labels, np.str_)[arrays[f"group/{name}"].astype(np.int64)]
         return found
+
+    def figures(self, members: Mapping[str, RemoteMember]) -> dict[str, dict[str, float | None]]:
+        """The metrics of sites that let their own figures leave, but no patient's label and risk."""
+        return {site: member.figures for site, member in members.items() if member.figures}
 
     def groups(self, members: Mapping[str, RemoteMember], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         """The groups that came with the last scores."""

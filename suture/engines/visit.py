@@ -301,14 +301,15 @@ class Visit:
         y, p = member.scores(method, state)
         if self.exact == "figures":
             threshold = self.study.evaluation.threshold
-            return {"figures": measure(y, p, threshold, rows=len(y)) if len(y) else {}}, {}
-        found: State = {"y": y, "p": p}
+            found = measure(y, p, threshold, rows=len(y)) if len(y) else {}
+            return {"figures": {name: None if value is None else float(value) for name, value in found.items()}}, {}
+        arrays: State = {"y": y, "p": p}
         groups: dict[str, list[str]] = {}
         test_groups = member.hospital.data.test_groups if given["groups"] and member.hospital.data.test else {}
         for name, values in test_groups.items():
             labels, codes = np.unique(values, return_inverse=True)
-            groups[name], found[f"group/{name}"] = labels.tolist(), codes.astype(np.int32)
-        return {"groups": groups}, found
+            groups[name], arrays[f"group/{name}"] = labels.tolist(), codes.astype(np.int32)
+        return {"groups": groups}, arrays
 
 
 def _words(looks: dict[str, Any]) -> str:

@@ -307,3 +307,17 @@ def test_state_is_kept_per_training_and_survives(home):
     assert load_kept(path).round == 1
     assert world.survey(study, home, 42, only="").sizes == {}
     desk.close()
+
+
+def test_a_site_may_let_its_own_figures_leave_and_no_patient_s_risk(home):
+    (home / "charter.toml").unlink()
+    (home / "trust.pub").unlink()
+    found = Rogue(desk_at(home, charter_needed=False, exact_metrics="figures"))
+    study = asked()
+    found.join(study)
+    names = {"study": wire.digest(study.public().to_toml()), "seed": 42, "fold": 0, "method": "fedavg"}
+    body = seal({"params": np.zeros(WIDTH, np.float32)})
+    answer = found.send(wire.request("score", body, groups=True, texts={}, **names))
+    assert answer.header["figures"]["auc"] == 0.5
+    assert unseal(answer.body) == {}
+    found.desk.close()

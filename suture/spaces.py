@@ -90,7 +90,7 @@ VEIL: dict[str, Space] = {
     "secure": (
         Choice("method.rounds", (5, 6, 8, 10)),
         Choice("method.concepts", (30, 40, 50, 60)),
-        Choice("method.teams", (4, 6, 8)),
+        Choice("method.teams", (4, 8, 12)),
     ),
 }
 VEIL["votes+moments"] = VEIL["votes"]

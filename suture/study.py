@@ -136,7 +136,7 @@ class MethodSpec(BaseModel):
     quorum: float | None = Field(default=None, ge=0)
     concepts: int = Field(default=60, ge=1)
     honest: float = Field(default=0.5, gt=0, le=1)
-    teams: int = Field(default=8, ge=1)
+    teams: int = Field(default=12, ge=1)
     contrast: float = Field(default=1.0, ge=0)
     temperature: float = Field(default=0.5, gt=0)
     fairness: float = Field(default=0.5, ge=0)

@@ -228,6 +228,7 @@ def _method(
                 "seed": run.seed,
                 "global": run.overall,
                 **({"sites": run.sites} if len(sites) <= SITES_PER_SEED else {}),
+                **({"parts": run.parts} if run.parts else {}),
                 **(
                     {"fairness": {column: _plain(found) for column, found in run.fairness.items()}}
                     if run.fairness

@@ -20,8 +20,8 @@ Parts = Mapping[str, Floats]
 
 VARIETY = 0.7
 """A further concept of a feature counts this much of the one before: concepts of one feature say much the same."""
-FIRST = 0.5
-"""The first step goes half way: at the base rate curvature is smaller than where risks differ."""
+FIRST = 0.7
+"""The first step goes only so far: at the base rate curvature is smaller than where risks differ."""
 SAMPLING = 0.3
 """Curvature of n patients and m concepts is off by about this times sqrt(m / n) of a concept's largest; a ridge covers it."""
 MOST_STEP = 4.0
@@ -63,7 +63,7 @@ def advance(
     elif phase == "curvature":
         take_curvature(state, parts["products"], whole / found.patients, found.noises["products"], whole)
     else:
-        take_gradient(state, parts["gradient"] * whole / found.patients)
+        take_gradient(state, np.append(parts["bias"], parts.get("gradient", ())) * whole / found.patients)
 
 
 def take_moments(
@@ -103,7 +103,7 @@ def choose_concepts(state: State, gradient: Floats, features: Sequence[str], roo
 
 
 def take_curvature(state: State, products: Floats, scale: float, noise: float, people: int) -> None:
-    """The curvature at the base rate from sums of products, ridge-damped, and a first step half way.
+    """The curvature at the base rate from sums of products, ridge-damped, and a first, shortened step.
 
     ``scale`` brings a sum over one team to everybody's; ``noise`` is the noise's deviation in ``products``. The ridge is
     the spectral norm that a symmetric Gaussian matrix of this noise has (2 sigma sqrt(m)), and what sampling adds.

@@ -2,10 +2,10 @@
 
 | phase       | who answers                      | numbers                                  | word    | a patient's norm |
 |-------------|----------------------------------|------------------------------------------|---------|------------------|
-| `moments`   | teams 1, 2, ..., each for a part | outcomes, means, squares of the part     | 12 bits | 1, `SPREAD`      |
-| `look`      | the same                         | gradients of the part at the base rate   | 12 bits | `LOOK`           |
-| `curvature` | team 0                           | products of all pairs of chosen concepts | 12 bits | `NORM`           |
-| `step`      | all                              | gradients of the chosen at the model     | 14 bits | `NORM`           |
+| `moments`   | teams 1, 2, ..., each for a part | outcomes, means, squares of the part     | 10 bits | 1, `SPREAD`      |
+| `look`      | the same                         | gradients of the part at the base rate   | 11 bits | `LOOK`           |
+| `curvature` | team 0                           | products of all pairs of chosen concepts | 11 bits | `NORM`           |
+| `step`      | all                              | gradients of the chosen at the model     | 12 bits | `NORM`           |
 
 Concepts are centred at their released means (in steps of 1/127): a patient with ordinary values is then a short vector, so
 that the bound on one patient's part can be small. A message is one array of packed words, added modulo 2^bits.
@@ -32,13 +32,13 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 
 PHASES = ("moments", "look", "curvature", "step", "rest")
-BITS = {"moments": 12, "look": 12, "curvature": 12, "step": 14}
+BITS = {"moments": 10, "look": 11, "curvature": 11, "step": 12}
 SPREAD, LOOK, NORM = 5.0, 4.0, 2.5
 """Bounds on the norm of a patient's concepts: all as they are, all centred, the chosen ones centred with a 1 for the bias.
 Of a part of the concepts the bound is smaller, by the root of the part's share."""
 REACH = 1.0
-"""A gradient on the chosen concepts may be this far from its forecast, in patients times rate (1 - rate); further, it would
-wrap around, and the step would be wrong. On the `icu` cohort the furthest is 0.45 (the bias, after the first step)."""
+"""The bias's gradient may be this far from its forecast, in patients times rate (1 - rate), and a concept's a quarter of it;
+further, it would wrap around, and the step would be wrong. On the `icu` cohort the furthest are 0.45 and 0.07."""
 LEVEL_BITS, LEVEL_UNIT = 20, 64.0
 """The noise multiplier travels as a whole number of 1/64, in digits that cannot overflow when they are added."""
 
@@ -112,7 +112,9 @@ def layout(
     elif phase == "curvature":
         pieces = [piece("products", NORM**2, 1.0, (chosen + 1) * (chosen + 2) // 2, 1.5)]
     elif phase == "step":
-        pieces = [piece("gradient", NORM, 1.0, chosen + 1, REACH * rate * (1 - rate))]
+        unit = rate * (1 - rate)
+        pieces = [piece("bias", 1.0, 0.15, 1, REACH * unit)]
+        pieces += [piece("gradient", NORM, 0.85, chosen, REACH / 4 * unit)] if chosen else []
     else:
         raise RunError(f"the phase {phase!r} asks for nothing")
     return Layout(phase, patients, parties, tuple(pieces), levels)
@@ -155,7 +157,7 @@ def opened(
     parts, start = {}, 0
     for piece in found.pieces:
         here = words[start : start + piece.grid.size]
-        about = 0.0 if near is None else near * piece.grid.steps
+        about = 0.0 if near is None else near[start : start + piece.grid.size] * piece.grid.steps
         parts[piece.name] = piece.grid.open(wrapped(here, BITS[found.phase], about))
         start += piece.grid.size
     base = digit_bits(found.parties)
@@ -200,7 +202,8 @@ def site_statistics(
     w = statistics.patient_weights(basis, NORM, data.starts)
     if phase == "curvature":
         return {"products": statistics.products(basis, w)}
-    return {"gradient": statistics.gradient(basis, data.y - p, w)}
+    found = statistics.gradient(basis, data.y - p, w)
+    return {"bias": found[:1], "gradient": found[1:]}
 
 
 def centres(code: NDArray[np.int8]) -> NDArray[np.float32]:

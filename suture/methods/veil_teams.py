@@ -1,6 +1,6 @@
 """Who answers what in VEIL's secure mode: a public split of the hospitals into teams, by their public sizes.
 
-A statistic of many numbers need not be asked of every hospital. About every sixteenth hospital belongs to team 0, which
+A statistic of many numbers need not be asked of every hospital. About one hospital in 24 belongs to team 0, which
 measures curvature. The others are put into teams of about as many patients each; in the phases "moments" and "look" every
 one of these answers for another part of the concepts. Steps are asked of all. Nothing here depends on rows. What it means
 for the promise: docs/veil.md, Theorem 5.
@@ -16,10 +16,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_SITES, LEAST_PATIENTS = 6, 2_000
+LEAST_SITES, LEAST_PATIENTS = 5, 2_000
 """On average. Smaller teams would hide nobody among others, and would see too few patients to tell concepts apart."""
-CURVATURE = 16
-"""Every which hospital measures curvature, by size."""
+CURVATURE = 24
+"""One in so many hospitals measures curvature."""
 _ORDER = 251
 """Seed of the public order in which concepts are dealt out to teams."""
 

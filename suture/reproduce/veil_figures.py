@@ -12,15 +12,25 @@ from suture.report.theme import PALETTE, finish, table
 
 AXES = ("AUC", "AUPRC", "Trustworthiness", "Efficiency", "Privacy")
 CAPTIONS = {
-    "figure1_radar": "Figure 1 in kind: each axis from the worst (centre) to the best (rim) of the methods shown, as the "
-    "paper's caption defines: trustworthiness 1 - ECE, efficiency log(1 / megabytes), privacy 1 / epsilon.",
-    "figure2_privacy": "Figure 2 in kind: AUC and AUPRC against the proven epsilon; bars are 95 % intervals over folds.",
+    "figure1_radar": "Figure 1 in kind ({words}): each axis from the worst (centre) to the best (rim) of the methods shown, as "
+    "the paper's caption defines: trustworthiness 1 - ECE, efficiency log(1 / megabytes), privacy 1 / epsilon.",
+    "figure2_privacy": "Figure 2 in kind ({words}): AUC and AUPRC against the proven epsilon; bars are 95 % intervals over "
+    "folds. Grey: pooled boosted trees, not private.",
 }
 
 
-def charts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Both figures."""
-    return {"figure1_radar": radar(rows), "figure2_privacy": curves(rows)}
+def charts(
+    rows: Sequence[Mapping[str, Any]], cohort: str = "icu", words: str = "generated icu federation"
+) -> dict[str, Any]:
+    """Both figures of one federation."""
+    return {f"figure1_radar_{cohort}": radar(rows, words), f"figure2_privacy_{cohort}": curves(rows, words)}
+
+
+def caption(name: str) -> str:
+    """The caption of a figure by its name."""
+    kind, cohort = name.rsplit("_", 1)
+    words = {"icu": "generated icu federation", "eicu": "eICU demo"}.get(cohort, cohort)
+    return CAPTIONS[kind].format(words=words)
 
 
 def _axes(row: Mapping[str, Any]) -> dict[str, float]:
@@ -33,7 +43,7 @@ def _axes(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def radar(rows: Sequence[Mapping[str, Any]]) -> Any:
+def radar(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
     """Methods at epsilon 5 and the secure mode at epsilon 1, min-max scaled over what is shown."""
     shown = [r for r in rows if r["epsilon"] == 5.0 or (r["epsilon"] == 1.0 and r["method"] == "VEIL, secure sums")]
     values = {f"{row['method']}, epsilon {row['epsilon']:g}": _axes(row) for row in shown}
@@ -64,7 +74,7 @@ def radar(rows: Sequence[Mapping[str, Any]]) -> Any:
     return finish(
         (spokes + lines + text).properties(width=520, height=430),
         "Strengths compared",
-        "Generated icu federation, held-out hospitals",
+        f"{words[:1].upper()}{words[1:]}, hospitals that did not train",
     )
 
 
@@ -72,7 +82,7 @@ def _point(name: str, order: int, share: float, angle: float) -> dict[str, Any]:
     return {"method": name, "order": order, "x": share * math.cos(angle), "y": share * math.sin(angle)}
 
 
-def curves(rows: Sequence[Mapping[str, Any]]) -> Any:
+def curves(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
     """AUC and AUPRC against epsilon with intervals, one line a private method."""
     private = [row for row in rows if isinstance(row["epsilon"], float)]
     names = list(dict.fromkeys(row["method"] for row in private))
@@ -98,11 +108,16 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> Any:
             color=colour,
         )  # fmt: skip
         y = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
+        trees = [row for row in rows if "trees" in row["method"]]
+        level = alt.Chart(table([{"value": row[f"our {label}"]} for row in trees])).mark_rule(
+            color="#888888", strokeDash=[5, 4]
+        )
         panels.append(
             (
-                base.mark_line(point=True, strokeWidth=2).encode(y=y)
+                level.encode(y="value:Q")
+                + base.mark_line(point=True, strokeWidth=2).encode(y=y)
                 + base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high:Q")
             ).properties(width=340, height=280)
         )
     chart = alt.hconcat(*panels, spacing=36)
-    return finish(chart, "What privacy costs", "Generated icu federation, hospitals that did not train")
+    return finish(chart, "What privacy costs", f"{words[:1].upper()}{words[1:]}, hospitals that did not train")

@@ -3,6 +3,7 @@
 import pytest
 
 from suture.reproduce import veil, veil_figures
+from suture.reproduce.veil_references import references
 
 
 def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
@@ -14,6 +15,9 @@ def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
             assert study.evaluation.folds == 5
             assert study.cohort.options() == {}
             assert study.method.concepts <= 60
+        assert not veil.study(key, None).private
+        assert veil.study(key, 5.0, cohort="eicu").method == veil.study(key, 5.0).method
+    for key in veil.WITHOUT:
         assert not veil.study(key, None).private
     assert not veil.printed(5.0).private
     assert veil.printed(5.0).method.claimed_epsilon == 5.0
@@ -57,18 +61,29 @@ def test_the_radar_scales_each_axis_from_worst_to_best():
         ]
         == 0
     )
-    drawn = veil_figures.charts(rows())
-    assert set(drawn) == set(veil_figures.CAPTIONS)
+    trees = {"method": "Pooled boosted trees (LightGBM)", "epsilon": "none", "our AUC": 0.87, "our AUPRC": 0.45}
+    drawn = veil_figures.charts([*rows(), trees])
+    assert {veil_figures.caption(name)[:8] for name in drawn} == {"Figure 1", "Figure 2"}
     for chart in drawn.values():
         chart.to_dict()
 
 
+def test_references_are_measured_on_hospitals_that_did_not_train():
+    found = references({"name": "icu", "hospitals": 6, "patients": 900}, 3, 2)
+    assert [other["label"].split()[0] for other in found] == ["Pooled", "Pooled", "Logistic"]
+    for other in found:
+        assert len(other["folds"]) == 2
+        assert all(0.4 < fold["auc"] <= 1 for fold in other["folds"])
+
+
 @pytest.mark.slow
-def test_the_quick_reproduction_runs(tmp_path):
+def test_the_quick_reproduction_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(veil, "COHORTS", {"icu": "generated icu federation"})
     found = veil.reproduce(tmp_path, quick=True, threads=1)
-    table = found["tables"]["table1"]["rows"]
-    assert len(table) == 5 * 3 + 2 + 1
+    table = found["tables"]["table1_icu"]["rows"]
+    assert len(table) == len(veil.SETTINGS) * 3 + len(veil.WITHOUT) + 2 + 3
     for row in table:
         if isinstance(row["epsilon"], float):
             assert 0 < row["proven epsilon"] <= row["epsilon"] + 1e-3
     assert (tmp_path / "index.html").exists()
+    assert (tmp_path / found["dashboard"]["picture"]).exists()

@@ -298,6 +298,7 @@ class _Job:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
+        sites |= self.engine.figures(readers)
         y, p = served.together(scores)
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
         groups = served.columns_of(self.engine, readers, self.world, scores) if len(y) else {}

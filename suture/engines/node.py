@@ -8,6 +8,7 @@ by its own key. It outlives the hub: when the hub is away it keeps trying, ever 
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 import threading
 import time
@@ -114,6 +115,12 @@ class SiteNode:
     def stop(self) -> None:
         """End after the request that is being answered."""
         self._stop.set()
+
+    def end(self) -> None:
+        """End now if nothing is being answered, else after that. What is kept is on the disk in either case."""
+        self.stop()
+        if not self.busy:
+            os._exit(0)
 
     def serve(self) -> None:
         """Ask, answer, ask again; a hub that is away or says no is tried again later, and it is in the log."""

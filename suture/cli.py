@@ -25,11 +25,13 @@ from suture.commands import charter as _charter
 from suture.commands import deid as _deid
 from suture.commands import erase as _erase
 from suture.commands import explain as _explain
+from suture.commands import hub as _hub
 from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
 from suture.commands import release as _release
 from suture.commands import segment as _segment
+from suture.commands import site as _site
 from suture.commands import tune as _tune
 from suture.errors import RunError, StudyError, SutureError
 
@@ -56,6 +58,8 @@ app.add_typer(_ledger.app)
 app.add_typer(_attack.app)
 app.add_typer(_release.app)
 app.add_typer(_deid.app)
+app.add_typer(_hub.app)
+app.add_typer(_site.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Threads = Annotated[

@@ -6,7 +6,8 @@ shortcut planted; test labels are the truth), and the real PneumoniaMNIST dealt 
 clip and epsilon; the penalty's releases are paid for out of it. One training gives two rows, with and without the ensemble,
 because a site's own model changes nothing that it sends.
 
-Settings were chosen on other seeds of the generator and on PneumoniaMNIST's validation part; results are on test data.
+The private learning rate was chosen on PneumoniaMNIST's validation part (rates 1 and 2 without, 0.3 with momentum 0.9; width 8
+against 4) and is used on the radiographs as it is: nothing was searched for there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suture import conduct
-from suture.errors import DataError
+from suture.errors import DataError, MissingExtra
 from suture.evaluation.significance import interval, paired_t
 from suture.privacy.accountant import epsilon as epsilon_of
 from suture.privacy.calibration import dpsgd_event
+from suture.reproduce.radiology_explained import NOTE, explanations
 from suture.result import Result
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -74,7 +76,7 @@ def pneumonia(private: bool, *, part: str = "test") -> Study:
         seed=SEED,
         cohort={"name": "pneumonia", "hospitals": 10, "part": part},
         model=MODEL,
-        method={"name": "fedavg", "rounds": 12, "local_epochs": 1, "batch": 96, "rate": 1.0}
+        method={"name": "fedavg", "rounds": 12, **LOCAL}
         if private
         else {"name": "fedavg", "rounds": 12, "local_epochs": 1, "batch": 32, "rate": 0.1},
         **({"privacy": {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5}} if private else {}),
@@ -95,6 +97,15 @@ def reproduce(
         "epsilon": {"title": "The paper's epsilon, claimed and proven", "rows": claims()},
     }
     notes = list(NOTES)
+    try:
+        folders = {key: _folder(radiographs(key, quick=quick), out) for key in runs}
+        tables["explanations"] = {
+            "title": "Do region values point at lesions?",
+            "rows": explanations(folders, quick=quick),
+        }
+        notes.append(NOTE)
+    except MissingExtra as error:
+        notes.append(f"Explanations were left out: {error}")
     try:
         real = {private: _run(pneumonia(private), out, threads, progress) for private in (True, False)}
         tables["pneumonia"] = {"title": "PneumoniaMNIST at ten hospitals, official test part", "rows": _pneumonia(real)}
@@ -128,7 +139,6 @@ NOTES = (
     "server sees only sums, and half of the hospitals add their noise (docs/fairness.md).",
     "Rows with 'ensemble' are predictions inside a hospital: its own model is trained without noise, never leaves, and no "
     "promise covers it. Rows with 'thresholds' use the patient's sex when deciding.",
-    "Explanations (Dice of regions) are measured by `suture explain --image`; see docs/explaining-images.md.",
 )
 
 
@@ -270,9 +280,13 @@ def _lead(result: Result) -> Mapping[str, Any]:
     return lead
 
 
+def _folder(wanted: Study, out: Path) -> Path:
+    return out / "runs" / wanted.name.replace(" ", "-")
+
+
 def _run(wanted: Study, out: Path, threads: int | None, progress: Progress | None) -> Result:
     """A finished run of exactly this study is used as it is, an unfinished one is resumed. Ledgers are under ``out``."""
-    folder = out / "runs" / wanted.name.replace(" ", "-")
+    folder = _folder(wanted, out)
     command = "suture reproduce radiology"
     if (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == wanted:
         return conduct.resume(folder, threads=threads, progress=progress, command=command)

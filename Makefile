@@ -15,7 +15,7 @@ export OPENBLAS_NUM_THREADS := 1
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch,imaging]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch,imaging,flower]'
 	@touch $@
 
 .venv/bench: .venv/dev

@@ -192,7 +192,7 @@ class _Job:
         self.method: Method = world.method_of(study, here, name)
         asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
         gathering.check(self.method, study.protection, len(asked))
-        gathering.check_engine(study.protection, engine.name)
+        gathering.check_engine(study.protection, engine)
         self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
         self.account = world.account(study, here, name)
@@ -257,6 +257,7 @@ class _Job:
     def _after_round(self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party]) -> None:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
+        columns = served.columns_of(self.engine, readers, self.world, scores)
         if len(readers) > SITES_IN_HISTORY:
             scores = {
                 "all": (
@@ -266,7 +267,6 @@ class _Job:
             }
         overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
         entry = {"round": training.round, "global": overall, "sites": sites if len(readers) <= SITES_IN_HISTORY else {}}
-        columns = served.columns_of(self.engine, readers, self.world)
         entry.update(served.after_round(*served.together(scores), columns, threshold))
         counts = training.state.get("quorums")
         if counts is not None:  # which concepts the hospitals agreed on: made from releases, for the model card
@@ -298,9 +298,10 @@ class _Job:
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         overall, sites = global_and_sites(scores, lambda y, p: measure(y, p, threshold, rows=len(y)))
+        sites |= self.engine.figures(readers)
         y, p = served.together(scores)
         two = p.ndim == 1  # the curves are those of one risk; with several classes there is none to draw
-        groups = served.columns_of(self.engine, readers, self.world) if len(y) else {}
+        groups = served.columns_of(self.engine, readers, self.world, scores) if len(y) else {}
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]

@@ -1,14 +1,11 @@
-"""`suture explain --image` and `--regions`: which regions of radiographs move a finished run's predictions.
+"""`suture explain --image`: which regions of one radiograph move a finished run's prediction.
 
-One image is explained at its own site: the prediction with an interval, a value for every region, as a page, a picture and
-a DICOM secondary capture. `--regions` looks at many images of each hospital and shows where predictions come from, so
-that a model that reads a scanner's marker is seen to. Both read rows exactly; what they write about real patients stays at
-the site, which is why `--regions` over several hospitals is for generated patients only.
+The image is explained at its own site: the prediction with an interval, a value for every region, as a page, a picture and
+a DICOM secondary capture. The site's rows are read for the background and the calibration; what is written stays there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,10 @@ from suture.evaluation.significance import interval as t_interval
 from suture.explanation.background import WORDS, blurred, mean_image
 from suture.explanation.image import ImageExplanation, Interval, notes_of
 from suture.explanation.patient import calibrated_interval, sigmoid
-from suture.explanation.regions import CORNERS, Regions, from_masks, grid
-from suture.explanation.shapley import SAMPLES, Predict, explain_image, explain_images, log_odds
+from suture.explanation.regions import Regions, from_masks, grid
+from suture.explanation.shapley import SAMPLES, Predict, explain_image, log_odds
 from suture.methods.base import Method, State
+from suture.methods.ensemble import Ensemble
 from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
 from suture.privacy.unit import Patients
@@ -40,7 +38,7 @@ from suture.study import Study
 SHOWN = 512
 """Pixels a side of the radiograph in the picture; the model sees its own size."""
 QUICK_SAMPLES = 512
-"""Sets of regions that Kernel SHAP looks at for one of many images; means over images smooth the rest."""
+"""Sets of regions that Kernel SHAP looks at where the network is large or the images are many."""
 
 
 @dataclass
@@ -56,12 +54,12 @@ class Trained:
     size: int
 
     @classmethod
-    def open(cls, folder: Path) -> Trained:
-        """Read a run back; an error says what is missing."""
+    def open(cls, folder: Path, first: int = 0) -> Trained:
+        """Read a run back, with the patients and models of its seeds from number ``first`` on."""
         result = Result.load(folder)
         kept, study, base = RunFolder.open(folder)
         name = str(result.data["method"])
-        here = world.survey(study, base, study.seed)
+        here = world.survey(study, base, study.seed + first)
         images = [feature for feature in here.schema.features.values() if isinstance(feature, Image)]
         if not images:
             raise StudyError(
@@ -70,7 +68,7 @@ class Trained:
         if here.class_count != 2:
             raise StudyError(f"regions explain one risk; this study tells {here.class_count} outcomes apart")
         models = []
-        for seed in range(study.seed, study.seed + study.evaluation.seeds):
+        for seed in range(study.seed + first, study.seed + study.evaluation.seeds):
             found = kept.load(f"{name}-{seed}")
             if found is not None and found[2] is not None:
                 models.append((found[0].state, found[1]))
@@ -78,12 +76,20 @@ class Trained:
             raise RunError(f"{folder} keeps no checkpoint of {name}; its models cannot be asked. Run the study again")
         return cls(result, study, here, world.method_of(study, here, name), models, images[0].size)
 
-    def predict(self, site: str, seed: int = 0) -> Predict:
-        """The model as a site computes it, ensembles included; "" is a site that did not take part."""
+    def predict(self, site: str, seed: int = 0, piece: str | None = None) -> Predict:
+        """The model as a site computes it, ensembles included; "" is a site that did not take part.
+
+        ``piece`` is one part of an ensemble by its name there, such as "global model".
+        """
         state, own = self.models[seed]
         if own and site not in own:
             why = f"site {site!r} has none" if site else "name one with --site"
             raise StudyError(f"the hospitals of this run ({self.method.label}) have models of their own; {why}")
+        if piece is not None:
+            if not isinstance(self.method, Ensemble):
+                raise StudyError(f"{self.method.label} is not an ensemble, so it has no part {piece!r}")
+            ensemble = self.method
+            return lambda rows: ensemble.parts(state, own.get(site, {}), rows, site)[piece]
         return lambda rows: self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
 
     def place(self, site: str) -> world.Place:
@@ -190,105 +196,6 @@ def _written(
         "regions_from": found.regions.source,
         "notes": list(found.notes),
     }
-
-
-def explain_hospitals(
-    folder: str | Path,
-    *,
-    site: str | None = None,
-    images: int = 20,
-    out: Path | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Mean absolute value of each region over some images of each hospital; writes one page and one figure."""
-    from suture.report import image_page
-    from suture.report.shell import put
-    from suture.report.theme import save
-
-    if images < 2:
-        raise StudyError(f"--images: expected at least 2, found {images}")
-    folder = Path(folder).resolve()
-    run = Trained.open(folder)
-    if site is None and not run.here.generated:
-        raise StudyError(
-            "means over real patients' images are computed from rows and may not leave their sites: name one with --site; "
-            "its page stays there"
-        )
-    places = [run.place(site)] if site is not None else list(run.here.places)
-    regions = grid(run.size)
-    weights = []
-    for number, place in enumerate(places, start=1):
-        say(f"[{number}/{len(places)}] {place.name}")
-        data = world.load_site(run.study, run.here, place)
-        rows = _some(data, images, number)
-        values = explain_images(run.predict(place.name), rows, mean_image(data.train.x), regions, samples=QUICK_SAMPLES)
-        weights.append(np.abs(values).mean(axis=0))
-    found = np.array(weights)
-    names = [place.name for place in places]
-    findings = marked_corners(names, regions.names, found)
-    facts = _facts(run, site, images, findings)
-    target = out or folder / "explanations"
-    target.mkdir(parents=True, exist_ok=True)
-    stem = f"regions-{site}" if site else "regions"
-    page, figure = target / f"{stem}.html", target / f"{stem}.png"
-    put(image_page.hospitals_page(regions.names, names, found, facts), page)
-    save(image_page.hospitals_chart(regions.names, names, found), figure)
-    return {
-        "page": str(page),
-        "picture": str(figure),
-        "regions": list(regions.names),
-        "weights": {name: row.tolist() for name, row in zip(names, found, strict=True)},
-        "findings": findings,
-    }
-
-
-def marked_corners(hospitals: Sequence[str], names: Sequence[str], weights: NDArray[np.float64]) -> list[str]:
-    """Corners with more than an equal share of a hospital's weight, in sentences.
-
-    >>> marked_corners(["a", "b"], ["heart", "left top corner"], np.array([[1.0, 3.0], [9.0, 1.0]]))
-    ['left top corner: 75 % of the weight at a; elsewhere at most 10 %, an equal share would be 50 %']
-    """
-    share = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
-    findings = []
-    for j, name in enumerate(names):
-        if name not in CORNERS:
-            continue
-        over = [i for i in np.argsort(-share[:, j], kind="stable") if share[i, j] > 1 / len(names)]
-        rest = [float(share[i, j]) for i in range(len(hospitals)) if i not in over]
-        if over:
-            told = ", ".join(f"{100 * share[i, j]:.0f} % of the weight at {hospitals[i]}" for i in over)
-            low = f"; elsewhere at most {100 * max(rest):.0f} %" if rest else ""
-            findings.append(f"{name}: {told}{low}, an equal share would be {100 / len(names):.0f} %")
-    return findings
-
-
-def _facts(run: Trained, site: str | None, images: int, findings: list[str]) -> dict[str, Any]:
-    result = run.result.data
-    whose = (
-        f"For {site} only: these figures are computed from its patients and stay there."
-        if site
-        else "The patients are generated. Real hospitals make this page each for itself (--site); it must not leave them."
-    )
-    return {
-        "study": result["name"],
-        "intro": f"How much each region of an image moves {result['methods'][result['method']]['label']}'s prediction.",
-        "findings": findings,
-        "notes": [
-            f"Mean absolute Kernel SHAP value (log odds, {QUICK_SAMPLES} sets of regions) over up to {images} images of each "
-            "hospital, held-out ones where there are any, with that hospital's own model where the method has one.",
-            "A region that is left out shows the mean image of that hospital's own training patients. Regions are a fixed grid "
-            "for upright frontal views, the same for all images.",
-            "A large weight in a corner means that predictions move with something that is not the patient. It does not say "
-            "what it is, nor that the prediction is wrong: look at the images.",
-            whose,
-        ],
-        "footer": [("Study", str(result["name"])), ("Method", str(result["method"]))],
-    }
-
-
-def _some(data: SiteData, count: int, seed: int) -> NDArray[np.float32]:
-    rows = data.test.x if data.test is not None else data.train.x
-    return rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
 
 
 def _read(path: Path, size: int) -> NDArray[np.float32]:

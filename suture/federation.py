@@ -90,6 +90,9 @@ class Engine(Protocol):
     ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:
         """Labels and risks of every site's test patients, where exact figures may leave."""
 
+    def figures(self, members: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+        """Metrics that sites computed themselves, with the last scores, because no patient's risk may leave them."""
+
     def groups(self, members: Mapping[str, Any], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         """The group of each test row at each site, where exact figures may leave."""
 
@@ -101,6 +104,17 @@ class Engine(Protocol):
         `BudgetExhausted` if so many cannot pay that fewer than ``least`` would answer; then nobody is charged where
         the engine can know it beforehand.
         """
+
+    def summed(
+        self,
+        members: Mapping[str, Any],
+        method: Any,
+        protection: ProtectionSpec,
+        messages: Mapping[str, bytes],
+        round_: int,
+        least: int,
+    ) -> tuple[Returned, Gathered] | None:
+        """One round in which only the sum over the sites is seen, where the engine's sites mask their answers."""
 
 
 @dataclass
@@ -200,7 +214,8 @@ def train(
         # A sum in which one site's noise is missing protects nobody as promised: it takes every site.
         least = len(chosen) if minimum is None or method.needs == "secure sum" else minimum
         try:
-            back = engine.ask(members, now, messages, round_, least)
+            hidden = engine.summed(members, now, protection, messages, round_, least)
+            back = hidden[0] if hidden else engine.ask(members, now, messages, round_, least)
         except BudgetExhausted as error:
             training.stopped = f"{error}; training stopped after {training.round} of {rounds} rounds"
             break
@@ -209,7 +224,7 @@ def train(
         sizes = {site: members[site].patients for site in chosen if site in back.sealed or protection.sum == "masked"}
         groups = now.groups(training.state, tuple(sizes)) if isinstance(now, Grouped) else None
         threads = getattr(engine, "threads", 1)
-        found = gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
+        found = hidden[1] if hidden else gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
         _note(training, found, round_, protection)
         training.state = now.server_step(training.state, found.answers)
         training.round = round_

@@ -259,12 +259,12 @@ def check(method: Method, protection: ProtectionSpec, sites: int | None = None) 
         )
 
 
-def check_engine(protection: ProtectionSpec, engine: str) -> None:
-    """Masks must be put on at the site. Only where all sites are in this process may this module do it for them."""
-    if protection.sum == "masked" and engine != "embedded":
+def check_engine(protection: ProtectionSpec, engine: Any) -> None:
+    """Masks must be put on at the site: by this module where all sites are in this process, else by the engine (``summed``)."""
+    if protection.sum == "masked" and engine.name != "embedded" and not hasattr(engine, "summed"):
         raise StudyError(
-            f'protection.sum = "masked" is not carried by engine {engine!r}: its coordinator would see the answers before they '
-            'are masked. Use --engine embedded, which shows cost and rounding, or sum = "trusted"'
+            f'protection.sum = "masked" is not carried by engine {engine.name!r}: its coordinator would see the answers before '
+            'they are masked. Use --engine embedded, which shows cost and rounding, or sum = "trusted"'
         )
 
 

@@ -37,9 +37,13 @@ def together(scores: Scores) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     return np.concatenate([pair[0] for pair in filled]), np.concatenate([pair[1] for pair in filled])
 
 
-def columns_of(engine: Engine, readers: Mapping[str, Any], here: World) -> Columns:
-    """The group of every test row for each column; nothing where no site may let exact figures leave, nor with folds."""
-    told = engine.groups(readers, here)
+def columns_of(engine: Engine, readers: Mapping[str, Any], here: World, scores: Scores) -> Columns:
+    """The group of every test row that was scored, for each column; nothing where no site may let exact figures leave,
+    nor with folds. A site that is away has no scores this time, and its groups of an earlier round do not count.
+    """
+    told = {
+        site: found for site, found in engine.groups(readers, here).items() if site in scores and len(scores[site][0])
+    }
     return {name: np.concatenate([found[name] for found in told.values()]) for name in here.schema.groups if told}
 
 

@@ -228,6 +228,7 @@ def _method(
                 "seed": run.seed,
                 "global": run.overall,
                 **({"sites": run.sites} if len(sites) <= SITES_PER_SEED else {}),
+                **({"parts": run.parts} if run.parts else {}),
                 **(
                     {"fairness": {column: _plain(found) for column, found in run.fairness.items()}}
                     if run.fairness
@@ -399,6 +400,7 @@ def _privacy(
         together=together,
         charters=None if world.generated else world.terms(),
         mechanism=method.mechanism() if isinstance(method, Phased) else None,
+        shown_layers=study.method.share_layers and name == "ifedavg",
     )
     return {**found, "patients": world.sizes}
 

@@ -11,7 +11,8 @@ from suture.cohorts.radiographs import radiographs
 from suture.conduct import run
 from suture.erase import erase
 from suture.errors import DataError, StudyError
-from suture.explain_image import Trained, explain_file, explain_hospitals, marked_corners
+from suture.explain_image import Trained, explain_file
+from suture.explain_regions import explain_hospitals, lesion_dice, marked_corners
 from suture.explanation.regions import NAMES
 from suture.explanation.shapley import log_odds
 from suture.study import Study
@@ -117,6 +118,11 @@ def test_hospitals(done, tmp_path):
     assert set(found["weights"]) == {"hospital-01", "hospital-02"}
     assert all(len(row) == 13 and min(row) >= 0 for row in found["weights"].values())
     assert (tmp_path / "regions.html").exists()
+    assert found["dice"]["images"] == sum(site["images"] for site in found["dice"]["sites"].values()) > 0
+    assert 0 <= found["dice"]["pixels"] <= found["dice"]["ceiling"] <= 1
+    later = lesion_dice(folder, images=3, seed=2)
+    assert set(later["sites"]) == {"hospital-01", "hospital-02"}
+    assert "Do values point at lesions?" in (tmp_path / "regions.html").read_text()
     share = np.array([[0.05] * 12 + [0.4], [0.02] * 8 + [0.6] + [0.06] * 4])
     told = marked_corners(["a", "b"], NAMES, share)
     assert told == ["right top corner: 60 % of the weight at b; elsewhere at most 5 %, an equal share would be 8 %"]

@@ -1,5 +1,7 @@
 """From answers to what the server's step sees: masked sums change no model, robust rules hold, rejections are recorded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -191,10 +193,11 @@ def test_references_are_left_alone():
 
 
 def test_masks_are_not_promised_where_the_coordinator_sees_the_answers():
-    check_engine(MASKED, "embedded")
-    check_engine(PLAIN, "flower")
+    check_engine(MASKED, SimpleNamespace(name="embedded"))
+    check_engine(PLAIN, SimpleNamespace(name="flower"))
+    check_engine(MASKED, SimpleNamespace(name="flower", summed=None))
     with pytest.raises(StudyError, match="would see the answers before they are masked"):
-        check_engine(MASKED, "flower")
+        check_engine(MASKED, SimpleNamespace(name="flower"))
 
 
 def test_a_study_with_a_robust_rule_runs():

@@ -55,7 +55,7 @@ def explain(
             folder, image=image, site=site, unet=unet, background=background, identify=identify, quick=quick, out=out
         )
     elif regions:
-        from suture.explain_image import explain_hospitals
+        from suture.explain_regions import explain_hospitals
 
         found = explain_hospitals(folder, site=site, images=images, out=out, say=say)
     else:
@@ -80,6 +80,12 @@ def _tell(found: dict[str, Any]) -> None:
         typer.echo(f"  {region['value']:+.2f}  {region['name']}")
     for line in (*found.get("findings", ()), *(found.get("notes", ()) if "base" in found else ())):
         typer.echo(f"note: {line}")
+    if found.get("dice"):
+        dice = found["dice"]
+        typer.echo(
+            f"Dice of top regions and {dice['images']} lesions: regions {dice['regions']:.2f}, pixels {dice['pixels']:.2f} "
+            f"(at most {dice['ceiling']:.2f})"
+        )
     for key in ("page", "picture", "capture"):
         if key in found:
             typer.echo(found[key])

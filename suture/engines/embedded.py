@@ -84,6 +84,9 @@ class Embedded:
         answers = self.map(step, able, [members[site].patients for site in able])
         return Returned(dict(zip(able, answers, strict=True)), absent)
 
+    def summed(self, *_: object) -> None:
+        """In one process masks are played through where answers are put together (`suture/gathering.py`)."""
+
     def scores(
         self, members: Mapping[str, Member], method: SiteMethod, state: dict[str, NDArray[Any]]
     ) -> dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]:
@@ -94,6 +97,10 @@ class Embedded:
 
         sizes = [members[site].hospital.data.loaded.test_patients for site in members]
         return dict(zip(members, self.map(score, members, sizes), strict=True))
+
+    def figures(self, members: Mapping[str, Member]) -> dict[str, dict[str, float | None]]:
+        """None: figures are made from the scores, here."""
+        return {}
 
     def groups(self, members: Mapping[str, Member], here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         """For each site with test patients, the group of each test row. Read for test patients only, so not with folds."""

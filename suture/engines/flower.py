@@ -204,6 +204,9 @@ class Flower:
         if status:
             text = f"the hub {self.hub.address} refused a call (status {status})"
             self._drop()
+        if status or isinstance(error, httpx.ConnectError):
+            # A hub that went away may have lost requests and answers that were on their way through it. Asked again,
+            # a site gives the same bytes and is charged once.
             for left in waiting.values():
                 left.sent = ""
         log.debug("%s: %s", text, error)

@@ -101,6 +101,23 @@ def read_hub(folder: Path) -> dict[str, Any]:
         raise StudyError(f"{folder / HUB} cannot be read: {error}") from None
 
 
+def renew_server(folder: Path) -> dict[str, str]:
+    """A new certificate and key for the hub's hosts, by the same authority."""
+    from cryptography import x509
+
+    settings = read_hub(folder)
+    try:
+        authority, key = (folder / "ca.pem").read_bytes(), (folder / "ca.key").read_bytes()
+    except OSError as error:
+        raise RunError(f"the authority in {folder} cannot be read: {error}") from None
+    certificate, server_key = certificates.new_server(authority, key, settings["hosts"])
+    (folder / "server.key").unlink(missing_ok=True)
+    certificates.write_secret(folder / "server.key", server_key)
+    write_whole(folder / "server.pem", certificate)
+    until = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return {"certificate": str(folder / "server.pem"), "until": until.date().isoformat()}
+
+
 def read_operator(path: Path) -> dict[str, str]:
     """What a coordinator needs to use a hub: address, authority, token, secret."""
     file = path / OPERATOR if path.is_dir() else path

@@ -87,7 +87,9 @@ class LocalFlower:
         connection = Hub(read_operator(hub), f"localhost:{port}")
         self._carrier = Flower(connection)
         self._enrol(connection, keys)
+        identities = self._identities(study, names, hub)
         for i, site in enumerate(sites):
+            site["settings"] |= identities[i]
             site["settings"]["hub"] = {
                 "address": f"localhost:{port}",
                 "certificate": str(hub / "ca.pem"),
@@ -130,6 +132,15 @@ class LocalFlower:
         settings |= self._settings
         log = folder / "federation" / "logs" / f"{name}.log"
         return {"settings": settings, "home": str(home), "base": str(base), "ledgers": str(folder), "log": str(log)}
+
+    def _identities(self, study: Study, names: tuple[str, ...], hub: Path) -> list[dict[str, Any]]:
+        """For sums under masks: a key a site, and everybody's public half at everybody's."""
+        if study.protection.sum != "masked":
+            return [{} for _ in names]
+        from suture.engines.masking import new_identity
+
+        public = {name: new_identity(hub / f"{i}.identity") for i, name in enumerate(names)}
+        return [{"identity": str(hub / f"{i}.identity"), "peers": public} for i in range(len(names))]
 
     def _spawn(self, what: str, target: Path, log: Path) -> subprocess.Popen[bytes]:
         import suture
@@ -299,7 +310,7 @@ def run_site(site: dict[str, Any]) -> None:
     settings = SiteSettings(**site["settings"])
     desk = Desk(settings, home, base=Path(site["base"]), ledgers=Path(site["ledgers"]))
     node = SiteNode(settings, home, desk)
-    signal.signal(signal.SIGTERM, lambda *_: node.stop() if node.busy else os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: node.end())
     node.serve()
 
 

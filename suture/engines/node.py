@@ -8,6 +8,7 @@ by its own key. It outlives the hub: when the hub is away it keeps trying, ever 
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 import threading
 import time
@@ -49,6 +50,7 @@ from suture.engines.desk import Desk  # noqa: E402
 from suture.engines.parcels import parcel, pull, unwrapped  # noqa: E402
 from suture.engines.settings import SiteSettings  # noqa: E402
 from suture.errors import Refused, RunError  # noqa: E402
+from suture.writing import write_whole  # noqa: E402
 
 log = logging.getLogger("suture.site")
 FASTEST = 0.02
@@ -104,6 +106,8 @@ class SiteNode:
         )
         bounded(self._client, settings.largest_message + (1 << 20))
         self._node: Node | None = None
+        self._node_file = home / "node.id"
+        self._unsent: tuple[Message, int, float] | None = None
         self._apps: dict[int, str] = {}
         self._stop = threading.Event()
         self.busy = False
@@ -111,6 +115,12 @@ class SiteNode:
     def stop(self) -> None:
         """End after the request that is being answered."""
         self._stop.set()
+
+    def end(self) -> None:
+        """End now if nothing is being answered, else after that. What is kept is on the disk in either case."""
+        self.stop()
+        if not self.busy:
+            os._exit(0)
 
     def serve(self) -> None:
         """Ask, answer, ask again; a hub that is away or says no is tried again later, and it is in the log."""
@@ -121,6 +131,7 @@ class SiteNode:
             try:
                 if self._node is None:
                     self._activate()
+                self._send_again()
                 begun = time.monotonic()
                 if self._once() or time.monotonic() - begun > HELD:
                     wait = FASTEST  # there was work, or the hub itself made the question wait
@@ -142,12 +153,27 @@ class SiteNode:
             self._node = None
 
     def _activate(self) -> None:
-        answer = self._client.ActivateNode(
-            ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        )
+        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        try:
+            answer = self._client.ActivateNode(request)
+        except httpx.HTTPStatusError as error:
+            # A site that was killed is online to the hub until its heartbeats are missed; its successor must not wait.
+            before = self._last_node()
+            if error.response.status_code != httpx.codes.PRECONDITION_FAILED or before is None:
+                raise
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=before))
+            answer = self._client.ActivateNode(request)
         self._node = Node(node_id=answer.node_id)
+        write_whole(self._node_file, str(answer.node_id).encode())
         log.info("connected to %s", self.settings.hub.address)
         self.desk._note(connection="connected")
+
+    def _last_node(self) -> int | None:
+        """The number that the hub gave this site when it last connected."""
+        try:
+            return int(self._node_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
 
     def _beats(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
@@ -189,10 +215,22 @@ class SiteNode:
         self.busy = True
         try:
             answered = self.desk.answer(data, self._app(run))
-            self._send(Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+            self._unsent = (Message(parcel(answered), reply_to=message), run, time.perf_counter() - begun)
+            self._send_again()
         finally:
             self.busy = False
         return True
+
+    def _send_again(self) -> None:
+        """Send the answer that is ready, if there is one. It waits while the hub is away; a hub that says no has its way."""
+        if self._unsent is None:
+            return
+        try:
+            self._send(*self._unsent)
+        except httpx.HTTPStatusError:
+            self._unsent = None
+            raise
+        self._unsent = None
 
     def _fetch(self, run: int, object_id: str) -> bytes:
         for delay in _delays(10.0):

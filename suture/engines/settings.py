@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -44,12 +44,20 @@ class SiteSettings(BaseModel):
     region: str = ""
     cohort: bool = False
     """Rows come from the built-in cohort that the study names: simulation."""
+    charter: str | None = None
+    """By default ``charter.toml`` in the home."""
+    trust: str | None = None
+    """Keys that may sign charters, where the home has no ``trust.pub``."""
     consent: ConsentSpec | None = None
     lifetime: LifetimeSpec | None = None
     exact_metrics: Literal["none", "figures", "scores"] = "none"
     """What may leave about test patients: nothing, the site's own figures, or every patient's label and risk."""
     charter_needed: bool = True
     """Whether a study is refused that no signed charter in the home allows."""
+    identity: str = "identity.key"
+    """The site's key for sums under masks (Ed25519, 32 raw bytes)."""
+    peers: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(default_factory=dict)
+    """The other sites' public identities, which this site has got from them itself, not from the hub."""
     applications: tuple[str, ...] = ()
     """Hashes of Flower apps that are accepted besides the one of the installed version. None is ever run."""
     largest_message: int = Field(default=256 << 20, ge=1 << 16)
@@ -65,6 +73,8 @@ class SiteSettings(BaseModel):
             test=self.test,
             region=self.region,
             home=".",
+            charter=self.charter,
+            trust=self.trust,
             consent=self.consent,
             lifetime=self.lifetime,
         )

@@ -22,12 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import world
+from suture.engines.masking import SiteSums, read_identity, sums_of
 from suture.engines.settings import SiteSettings
 from suture.errors import Refused, RunError
 from suture.evaluation.metrics import measure
 from suture.federation import participants, scheduled
+from suture.gathering import is_reference
 from suture.methods.base import Method, Phased
-from suture.protection.envelope import unseal
+from suture.privacy.mechanisms import secure_key
+from suture.protection.envelope import seal, unseal
 from suture.site.hospital import Member, refusal
 from suture.study import Study
 from suture.summary import counted, describes
@@ -45,6 +48,8 @@ class Kept:
     message: str = ""
     before: State | None = None
     after: State | None = None
+    masked: int = 0
+    """How many releases of that round went into a sum under masks."""
 
 
 class Visit:
@@ -70,6 +75,7 @@ class Visit:
             raise Refused(f"study {asked.name!r} does not name this site ({settings.name!r})")
         self.patients = self.world.sizes[settings.name]
         self.joined = False
+        self._sums = SiteSums(settings, home)
 
     @property
     def exact(self) -> str:
@@ -113,8 +119,20 @@ class Visit:
         data = self.world.hospitals[name].data
         return {
             "described": counted(data, self.world.class_count) if shown else {},
+            "accounts": {
+                f"{part.fold or 0}/{method}": self._account(part, method)
+                for part in world.split(self.study, self.world)
+                for method in self.study.methods
+                if name in part.sizes
+            },
+            "identity": self._identity(),
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
         }
+
+    def _identity(self) -> str | None:
+        if self.study.protection.sum != "masked":
+            return None
+        return read_identity(self.home, self.settings).public_key().public_bytes_raw().hex()
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -155,14 +173,60 @@ class Visit:
     def step(self, given: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """One round: the turn, the message and the budget are checked, and only then is anything computed."""
         part, method, member, path = self._training(given)
+        if self._hidden(method):
+            raise Refused(f"answers to {method.name!r} leave this site under masks only (stage by stage)")
+        return self._release(given, part, method, member, path, body)
+
+    def _hidden(self, method: Method) -> bool:
+        """Whether the coordinator must see nothing but the sum. A coordinator is no party trusted not to look."""
+        if is_reference(method):
+            return False
+        return self.study.protection.sum == "masked" or method.needs == "secure sum"
+
+    def stage(self, given: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """One exchange of a sum under masks; training and payment come with the stage `mask`."""
+        part, method, member, path = self._training(given)
+        if not self._hidden(method) or self.study.protection.sum != "masked":
+            raise Refused('the study does not say protection.sum = "masked"')
+        round_ = given["round"]
+        now = scheduled(method, round_, self.study.method.rounds)
+        if given["stage"] == "advertise":
+            found = dict(unseal(body))
+            if set(found) != {"session", "message"}:
+                raise Refused("a sum begins with a session and the round's message")
+            self._turn(part, round_)
+            self._shapes(method, part, unseal(found["message"].tobytes()))
+            chosen = participants(list(part.sizes), round_, self.study.method.participation, self.study.seed)
+            mine = next((group for group in sums_of(now, chosen, round_) if self.settings.name in group), None)
+            if mine is None:
+                raise Refused(f"this site is in no sum of round {round_}")
+            sizes = {site: part.sizes[site] for site in mine}
+            return {}, seal(self._sums.begin(now, self.study.protection, sizes, round_, found))
+        told: dict[str, Any] = {}
+
+        def release(message: bytes) -> bytes:
+            header, sealed = self._release(given, part, method, member, path, message, masked=True)
+            told.update(header)
+            return sealed
+
+        header, arrays = self._sums.go_on(given["stage"], now, self.study.protection, round_, unseal(body), release)
+        return {**told, **header}, seal(arrays)
+
+    def _release(
+        self,
+        given: dict[str, Any],
+        part: World,
+        method: Method,
+        member: Member,
+        path: Path,
+        body: bytes,
+        masked: bool = False,
+    ) -> tuple[dict[str, Any], bytes]:
         round_, spec = given["round"], self.study.method
         self._turn(part, round_)
         self._shapes(method, part, unseal(body))
         kept, mark = load_kept(path), hashlib.sha256(body).hexdigest()
-        first = next(
-            (r for r in range(1, spec.rounds + 1) if self._takes_part(part, r)),
-            1,
-        )
+        first = next((r for r in range(1, spec.rounds + 1) if self._takes_part(part, r)), 1)
         if round_ == first and (kept.round, kept.message) != (round_, mark):
             kept = Kept()  # the training starts, or starts again: state from another start must not leak into it
         if round_ < kept.round or (round_ == kept.round and mark != kept.message):
@@ -170,16 +234,40 @@ class Visit:
                 f"round {round_} of {given['method']!r} was answered already, the last is {kept.round}; only its very "
                 "message is answered again"
             )
-        before = kept.before if round_ == kept.round else kept.after
-        member.own = dict(before or {})
+        before = dict((kept.before if round_ == kept.round else kept.after) or {})
+        member.own = dict(before)
+        member.attempt = kept.masked if masked and round_ == kept.round else 0
         now = scheduled(method, round_, spec.rounds)
         if not member.can_pay(now, body, round_):
             raise refusal(self.settings.name, round_)
         sealed = member.step(now, body, round_)
-        if round_ != kept.round:
-            save_kept(path, Kept(round_, mark, dict(before or {}), member.own))
-        told = {"round": round_, "noise": member.noise, "new": member.new_charges}
+        if round_ != kept.round or masked:
+            save_kept(path, Kept(round_, mark, before, member.own, member.attempt + int(masked)))
+        new = member.new_charges
+        # After a new charge the next one is new too; after a repeated one it may be free again, so nothing is said.
+        pays = not new or self._affords(method, member, round_ + 1)
+        told = {"round": round_, "noise": member.noise, "new": new, "pays": pays}
         return {**told, "spent": member.spent() if self.study.private else None}, sealed
+
+    def _account(self, part: World, name: str) -> dict[str, Any]:
+        """What the ledger has paid for a training so far, and whether it pays for a first round.
+
+        Where rounds were paid before, they may be free again, so nothing is said against it.
+        """
+        _, method, member, _ = self._training({"method": name, "fold": part.fold or 0, "seed": self.seed})
+        charged = member.charged()
+        spent = member.spent() if self.study.private and charged else 0.0
+        return {"pays": charged or self._affords(method, member, 1), "spent": spent, "charged": charged}
+
+    def _affords(self, method: Method, member: Member, round_: int) -> bool:
+        """Whether the ledger would pay for a new release in this round, as far as the schedule says what it costs."""
+        if round_ > self.study.method.rounds:
+            return True
+        if isinstance(method, Phased):
+            event = method.round_event(round_, member.patients, member.noise)
+        else:
+            event = method.site_event(member.patients, member.noise)
+        return all(ledger.can_pay(member.account, event, secure_key()) for ledger in member.hospital.ledgers)
 
     def _takes_part(self, part: World, round_: int) -> bool:
         chosen = participants(list(part.sizes), round_, self.study.method.participation, self.study.seed)
@@ -196,10 +284,8 @@ class Visit:
         start = method.init(list(part.sizes), np.random.default_rng(0))
         looks = {name: (a.shape, a.dtype.str) for name, a in method.broadcast(start, self.settings.name).items()}
         found = {name: (a.shape, a.dtype.str) for name, a in message.items()}
-        if isinstance(method, Phased):  # its messages grow with the model: names and types only
-            looks = {name: ((), look[1]) for name, look in looks.items()}
-            found = {name: ((), look[1]) for name, look in found.items()}
-        if found != looks:
+        # The messages of a method with phases change with the phase and grow with the model; it checks them itself.
+        if found != looks and not isinstance(method, Phased):
             raise Refused(f"the round's message should hold {_words(looks)}; found {_words(found)}")
         for name, array in message.items():
             if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
@@ -215,14 +301,15 @@ class Visit:
         y, p = member.scores(method, state)
         if self.exact == "figures":
             threshold = self.study.evaluation.threshold
-            return {"figures": measure(y, p, threshold, rows=len(y)) if len(y) else {}}, {}
-        found: State = {"y": y, "p": p}
+            found = measure(y, p, threshold, rows=len(y)) if len(y) else {}
+            return {"figures": {name: None if value is None else float(value) for name, value in found.items()}}, {}
+        arrays: State = {"y": y, "p": p}
         groups: dict[str, list[str]] = {}
         test_groups = member.hospital.data.test_groups if given["groups"] and member.hospital.data.test else {}
         for name, values in test_groups.items():
             labels, codes = np.unique(values, return_inverse=True)
-            groups[name], found[f"group/{name}"] = labels.tolist(), codes.astype(np.int32)
-        return {"groups": groups}, found
+            groups[name], arrays[f"group/{name}"] = labels.tolist(), codes.astype(np.int32)
+        return {"groups": groups}, arrays
 
 
 def _words(looks: dict[str, Any]) -> str:
@@ -248,13 +335,13 @@ def load_kept(path: Path) -> Kept:
     for name, array in arrays.items():
         side, rest = name.split("/", 1)
         sides[side][rest] = array
-    return Kept(meta["round"], meta["message"], sides["before"], sides["after"])
+    return Kept(meta["round"], meta["message"], sides["before"], sides["after"], meta["masked"])
 
 
 def save_kept(path: Path, kept: Kept) -> None:
     """Replace what is kept, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    meta = json.dumps({"round": kept.round, "message": kept.message}).encode()
+    meta = json.dumps({"round": kept.round, "message": kept.message, "masked": kept.masked}).encode()
     arrays: dict[str, Any] = {f"before/{name}": array for name, array in (kept.before or {}).items()}
     arrays |= {f"after/{name}": array for name, array in (kept.after or {}).items()}
     buffer = io.BytesIO()

@@ -6,7 +6,7 @@ how many regions count as top nor whether pixels or regions are compared. Here:
 - **regions**: the lesion lies in k regions (those that hold at least a tenth of it); the k regions with the largest values
   above zero are compared with them, Dice of two sets of names. 1 means every region named is one with lesion.
 - **pixels**: Dice of the pixels of those top regions and the lesion's pixels. A zone is larger than a lesion, so 1 cannot be
-  reached; ``ceiling`` is what the lesion's own k regions reach, and the figure means something only beside it.
+  reached; ``ceiling`` is the most that any choice of regions reaches, and the figure means something only beside it.
 
 Both are measured on images with a lesion only. Neither says that the model is right, nor that it would miss the lesion
 without those regions.
@@ -68,10 +68,19 @@ def pointing(values: NDArray[np.float64], lesion: NDArray[np.bool_], regions: Re
     return Pointing(
         regions=2 * shared / (len(wanted) + len(named)),
         pixels=dice(np.isin(regions.index, named), lesion),
-        ceiling=dice(np.isin(regions.index, wanted), lesion),
+        ceiling=_ceiling(lesion, regions),
         wanted=tuple(regions.names[i] for i in wanted),
         named=tuple(regions.names[i] for i in named),
     )
+
+
+def _ceiling(lesion: NDArray[np.bool_], regions: Regions) -> float:
+    """The largest Dice of any union of regions with the lesion: the densest regions first, up to the best number of them."""
+    count = len(regions.names)
+    inside = np.bincount(regions.index[lesion], minlength=count)
+    area = np.maximum(np.bincount(regions.index.ravel(), minlength=count), 1)
+    order = np.argsort(-inside / area, kind="stable")
+    return float((2 * np.cumsum(inside[order]) / (lesion.sum() + np.cumsum(area[order]))).max())
 
 
 def shap_dice(

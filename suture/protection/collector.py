@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
 from suture.errors import RunError
@@ -110,6 +110,8 @@ class Collector:
             else:
                 stayed.append(party)
         self._present = stayed
+        if stage == "advertise":
+            self._drop_equal_keys()
         if stage == "mask":
             self._drop_odd_layouts()
         if len(self._present) < self.terms.threshold:
@@ -144,8 +146,20 @@ class Collector:
         text = keys_text(self.terms, party, keys.tobytes())
         if not self.terms.verified(party, signature.tobytes(), text):
             return "keys that are not signed by the site"
+        if not all(_makes_secrets(keys[start : start + 32].tobytes()) for start in (0, 32)):
+            return "a key of low order"
         self._keys[party], self._signed_keys[party] = keys, signature
         return ""
+
+    def _drop_equal_keys(self) -> None:
+        """Sites refuse a list with equal keys, and who copied whom cannot be known: all of them are left out."""
+        halves = [keys[start : start + 32].tobytes() for keys in self._keys.values() for start in (0, 32)]
+        counts = Counter(halves)
+        for party in list(self._keys):
+            if any(counts[self._keys[party][start : start + 32].tobytes()] > 1 for start in (0, 32)):
+                self.rejected.append((self.terms.parties[party], "advertise", "a key that another site advertises too"))
+                del self._keys[party], self._signed_keys[party]
+                self._present.remove(party)
 
     def _take_sealed(self, party: int, answer: Arrays) -> str:
         to, shares = answer.get("to"), answer.get("shares")
@@ -236,6 +250,15 @@ class Collector:
             mask = pair_key(self.terms, key.exchange(public), party, gone)
             # The survivor added it with + if it comes first; take that away again.
             add_mask(total, mask, -1 if party < gone else +1)
+
+
+def _makes_secrets(public: bytes) -> bool:
+    """Whether agreeing with this key gives a secret; with a point of low order it gives zero whatever the other key is."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_bytes(array: NDArray[Any] | None, *shape: int) -> TypeGuard[Bytes]:

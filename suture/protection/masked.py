@@ -161,6 +161,7 @@ class Sender:
         sealed = np.zeros((len(others), SEALED_BYTES), np.uint8)
         held = np.zeros((n, 2 * SHARE_BYTES), np.uint8)
         for i, party in enumerate(others):
+            self._agreed(self._mask_key, party, 32)  # a key that makes no secret is refused before anything is shared
             text = to_bytes(mask_shares[party]) + to_bytes(key_shares[party])
             sealed[i] = raw(AESGCM(self._channel(self.me, party)).encrypt(_NONCE, text, None))
         held[self.me, :SHARE_BYTES] = raw(to_bytes(mask_shares[self.me]))

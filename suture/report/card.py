@@ -27,7 +27,7 @@ LIMIT = 380
 def write(card: Card, result: Mapping[str, Any], html: Path, png: Path) -> None:
     """Write the page and the picture."""
     charts = {"weights": weights_chart(card)}
-    if any(line.rounds for line in card.lines):
+    if card.votes and any(line.rounds for line in card.lines):
         charts["quorums"] = quorum_chart(card)
     put(page(card, result, charts), html)
     save(charts["weights"], png)
@@ -38,8 +38,7 @@ def page(card: Card, result: Mapping[str, Any], charts: Mapping[str, Any]) -> st
     captions = {
         "weights": "Weights of the model, largest first. A concept's value lies between 0 and 1, a measurement's between -1 "
         "and 1 (the ends of its declared bounds).",
-        "quorums": "Rounds of this model's training in which enough hospitals agreed on a concept (in the secure mode: in "
-        "which it was chosen).",
+        "quorums": "Rounds of this model's training in which enough hospitals agreed on a concept.",
     }
     context = {
         "study": result["name"],

@@ -131,6 +131,7 @@ def hospitals_page(
         "intro": facts["intro"],
         "findings": list(facts["findings"]),
         "table": found,
+        "dice": dice_table(facts["dice"]) if facts["dice"] else None,
         "notes": list(facts["notes"]),
         "footer": [*facts["footer"], ("Suture", __version__)],
     }
@@ -139,6 +140,19 @@ def hospitals_page(
         "weights": "Mean absolute region value of each hospital's images: darker regions move predictions more."
     }
     return fill("image_weights.html", context, charts, captions, f"{facts['study']}-regions")
+
+
+def dice_table(dice: Mapping[str, Any]) -> Table:
+    """Dice of top regions and lesions at each hospital and over all."""
+    rows = tuple(
+        (Cell(name), Cell(str(part["images"])), *(Cell(f"{part[key]:.2f}") for key in ("regions", "pixels", "ceiling")))
+        for name, part in (*dice["sites"].items(), ("all", dice))
+    )
+    remark = (
+        "Regions: top regions against those with the lesion. Pixels: theirs against the lesion's, at most the ceiling."
+    )
+    heads = ("Hospital", "Images with lesion", "Dice, regions", "Dice, pixels", "Ceiling, pixels")
+    return Table("Do values point at lesions?", heads, rows, remark)
 
 
 def hospitals_chart(names: Sequence[str], hospitals: Sequence[str], weights: NDArray[np.float64]) -> Any:

@@ -167,7 +167,7 @@ def _footer(result: Result) -> list[tuple[str, str]]:
         ("Suture", str(result.get("suture") or "")),
         ("Seed", str(result["seed"]) if result.get("seed") is not None else ""),
         ("Seeds averaged over", ", ".join(seeds) if len(seeds) > 1 else ""),
-        ("Updates", gathered(next(iter(part(result, "methods").values()), {}).get("protection"))),
+        ("Updates", gathered(part(result, "methods", primary(result)).get("protection"))),
         ("Command", str(result.get("command") or "")),
         ("Result format", str(result.get("format") or "")),
     ]

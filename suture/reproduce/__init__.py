@@ -10,7 +10,7 @@ from suture.errors import StudyError
 if TYPE_CHECKING:
     from suture.conduct import Progress
 
-PAPERS = ("fedcvr", "chapter", "ifedavg", "veil")
+PAPERS = ("fedcvr", "chapter", "ifedavg", "veil", "radiology")
 
 
 def reproduce(
@@ -19,9 +19,14 @@ def reproduce(
     """Run a paper's experiments and write its tables and figures into ``out``; finished parts are kept and reused."""
     if paper not in PAPERS:
         raise StudyError(f"unknown paper {paper!r}; expected one of {', '.join(PAPERS)}")
-    from suture.reproduce import chapter, fedcvr, ifedavg, veil
+    from suture.reproduce import chapter, fedcvr, ifedavg, radiology, veil
 
     if paper == "chapter":
         return chapter.reproduce(out)
-    runs = {"fedcvr": fedcvr.reproduce, "ifedavg": ifedavg.reproduce, "veil": veil.reproduce}
+    runs = {
+        "fedcvr": fedcvr.reproduce,
+        "ifedavg": ifedavg.reproduce,
+        "veil": veil.reproduce,
+        "radiology": radiology.reproduce,
+    }
     return runs[paper](out, quick=quick, threads=threads, progress=progress)

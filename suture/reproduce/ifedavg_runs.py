@@ -49,7 +49,7 @@ class Job:
     @property
     def key(self) -> str:
         """A name for its file that changes with every setting."""
-        content = self.study.model_dump_json() + self.method
+        content = self.study.model_dump_json(exclude_defaults=True) + self.method
         return (
             f"{self.study.name}-{self.method}".replace(" ", "-")
             + "-"

@@ -92,6 +92,8 @@ class Member:
     seed: int
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
     new_charges: int = 0
+    attempt: int = 0
+    """How often this round's release has been masked before: the next one must be another release, with its own noise."""
 
     @property
     def patients(self) -> int:
@@ -106,6 +108,7 @@ class Member:
         """Everything that determines the release; the software's versions too, because rounding is part of it."""
         own = hashlib.blake2b(seal(self.own)).digest()
         text = f"{method!r} noise={self.noise!r} round={round_} seed={self.seed} {software()}"
+        text += f" attempt={self.attempt}" if self.attempt else ""
         content = self.hospital._content
         return derive(self.hospital.secret, "release", text, hashlib.blake2b(message).digest(), own, content)
 

@@ -33,6 +33,7 @@ ALLOWED = {
     "interop": {"site", "privacy", "report", "world", "study", "runfolder"},
     "engines": {
         "federation",
+        "gathering",
         "methods",
         "models.dense",
         "training.local",

@@ -7,7 +7,7 @@ import pytest
 
 import suture
 from suture.cli import app
-from suture.study import EvaluationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
+from suture.study import EvaluationSpec, FederationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -66,6 +66,7 @@ def test_every_command_of_a_group_is_documented_with_an_example_and_json(group, 
         ("method", MethodSpec),
         ("privacy", PrivacySpec),
         ("evaluation", EvaluationSpec),
+        ("federation", FederationSpec),
     ],
 )
 def test_every_setting_is_documented(table, spec):

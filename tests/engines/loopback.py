@@ -2,6 +2,7 @@
 
 from suture.engines.application import application_hash
 from suture.engines.desk import Desk
+from suture.engines.masking import new_identity
 from suture.engines.settings import SiteSettings
 
 
@@ -13,15 +14,21 @@ class Loopback:
     def start(self, study, base, folder):
         from suture import world
 
-        for name in world.survey(study.public(), base, study.seed, only="").names:
+        names = world.survey(study.public(), base, study.seed, only="").names
+        peers = {}
+        if study.protection.sum == "masked" and not self.desks:
+            (base / "identities").mkdir()
+            peers = {name: new_identity(base / "identities" / name) for name in names}
+        for name in names:
             if name not in self.desks:
                 own = next((site for site in study.sites if site.name == name), None)
                 home = base / (own.home if own and own.home else f".suture/{name}")
+                hidden = {"identity": str(base / "identities" / name), "peers": peers} if peers else {}
                 given = {"data": own.data.under(base), "region": own.region} if own else {"cohort": True}
                 settings = SiteSettings(
                     name=name,
                     hub={"address": "nowhere:1"},
-                    **{"charter_needed": False, "exact_metrics": "scores", **given, **self.settings},
+                    **{"charter_needed": False, "exact_metrics": "scores", **given, **hidden, **self.settings},
                 )
                 self.desks[name] = Desk(settings, home, base=base, ledgers=folder)
 

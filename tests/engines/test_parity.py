@@ -14,7 +14,10 @@ from suture.engines.remote import Remote
 from suture.methods import METHODS, NOT_PRIVATE
 from suture.study import Study
 
-FEDERATED = [name for name in METHODS if name != "pooled"]
+FEDERATED = [name for name in METHODS if name not in ("pooled", "fairfed")]
+"""Pooled moves rows; fairfed needs a protected column, which this cohort does not declare."""
+HIDDEN = ("fedsgd",)
+"""Promised for sums only: between machines they are answered under masks."""
 
 
 def study(method, **more):
@@ -33,6 +36,8 @@ def study(method, **more):
     }
     if method not in NOT_PRIVATE:
         fields["privacy"] = {"unit": "patient", "epsilon": 8.0}
+    if method in HIDDEN:
+        fields["protection"] = {"sum": "masked"}
     return Study(**{**fields, **more})
 
 
@@ -51,6 +56,10 @@ def test_a_federation_gives_what_one_process_gives(method, tmp_path):
     asked = study(method)
     here = conduct.run(asked, threads=1)
     there = conduct.run(asked, base=tmp_path, engine=Remote(Loopback()))
+    if method in HIDDEN:  # the protocol's own bytes and seconds differ
+        assert all(np.array_equal(here.model[name], there.model[name]) for name in here.model)
+        assert here.data["metrics"] == there.data["metrics"]
+        return
     same(here, there)
 
 

@@ -1,5 +1,7 @@
 """Regions: a partition with the patient's sides the right way round; Dice against lesions by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -86,5 +88,11 @@ def test_dice_by_hand():
     both = mean_pointing(np.stack([values, -values]), np.stack([lesion, lesion]), regions)
     assert both == {"images": 2, "regions": 0.5, "pixels": found.pixels / 2, "ceiling": found.ceiling}
     assert dice(lesion, ~lesion) == 0.0
+    across = np.zeros((64, 64), bool)
+    across[20:40, 10:50] = True  # over several regions: no union of regions does better than the ceiling
+    few = np.unique(regions.index[across]).tolist()
+    sets = [chosen for k in range(1, len(few) + 1) for chosen in itertools.combinations(few, k)]
+    best = max(dice(np.isin(regions.index, chosen), across) for chosen in sets)
+    assert pointing(values, across, regions).ceiling == pytest.approx(best)
     with pytest.raises(DataError, match="no image has"):
         mean_pointing(values[None], np.zeros((1, 64, 64), bool), regions)

@@ -136,29 +136,29 @@ def test_words_are_masked_once():
         senders[SITES[0]].answer("mask", message, words[SITES[1]])
 
 
+def signed(terms, party, keys):
+    """Keys that an enrolled site chose badly, signed by it."""
+    return {"keys": raw(keys), "signature": raw(identity(SITES[party]).sign(keys_text(terms, party, keys)))}
+
+
 def test_a_key_of_low_order_is_refused():
-    """An enrolled site that advertises the point 0 would make a mask that everybody knows."""
+    """An enrolled site that advertises the point 0 would make a mask that everybody knows: the server leaves it out, and
+    where the server does not, every site refuses before it shares anything."""
     terms = terms_of()
     collector, senders, _ = begun(terms, "advertise")
     answers = {site: senders[site].answer("advertise", {}) for site in SITES}
-    keys = np.concatenate([answers[SITES[5]]["keys"][:32], np.zeros(32, np.uint8), answers[SITES[5]]["keys"][64:]])
-    signature = identity(SITES[5]).sign(keys_text(terms, 5, keys.tobytes()))
-    answers[SITES[5]] = {"keys": keys, "signature": raw(signature)}
+    good = answers[SITES[5]]["keys"].tobytes()
+    for keys in (bytes(32) + good[32:], good[:32] + bytes(32) + good[64:]):
+        fresh = Collector(terms)
+        fresh.take("advertise", {**answers, SITES[5]: signed(terms, 5, keys)})
+        assert fresh.rejected == [("site 5", "advertise", "a key of low order")]
     collector.take("advertise", answers)
-    shares = {
-        site: senders[site].answer("share", message)
-        for site, message in collector.ask("share").items()
-        if site != SITES[5]
-    }
-    # The low-order site can still share; whoever hears from it refuses to mask with it.
-    cheat = Sender(terms, SITES[5], identity(SITES[5]), derive(KEY, "secret", SITES[5]))
-    cheat._kept |= {"roster": senders[SITES[0]]._kept["roster"], "keyed": senders[SITES[0]]._kept["keyed"]}
-    cheat.__dict__["_public"] = keys.tobytes()[:64]
-    cheat._kept["stage"] = np.array([1], np.int32)
-    shares[SITES[5]] = cheat.answer("share", collector.ask("share")[SITES[0]])
-    collector.take("share", shares)
+    message = collector.ask("share")[SITES[0]]
+    bad = signed(terms, 5, keys)
+    rows, signatures = message["keys"].copy(), message["signatures"].copy()
+    rows[5], signatures[5] = bad["keys"], bad["signature"]
     with pytest.raises(PrivacyError, match="'site 5' advertised a key of low order"):
-        senders[SITES[0]].answer("mask", collector.ask("mask")[SITES[0]], {"x": np.zeros(2, np.int32)})
+        senders[SITES[0]].answer("share", {**message, "keys": rows, "signatures": signatures})
 
 
 def test_equal_keys_are_refused():
@@ -172,6 +172,20 @@ def test_equal_keys_are_refused():
     signatures[5] = raw(identity(SITES[5]).sign(keys_text(terms, 5, keys[5].tobytes())))
     with pytest.raises(PrivacyError, match="two of the public keys are equal"):
         senders[SITES[0]].answer("share", {**message, "keys": keys, "signatures": signatures})
+
+
+def test_one_copied_key_does_not_stop_a_sum():
+    """The server leaves out whoever shares a key, since it cannot know who copied; the others go on."""
+    terms = terms_of()
+    collector, senders, words = begun(terms, "advertise")
+    answers = {site: senders[site].answer("advertise", {}) for site in SITES}
+    answers[SITES[5]] = signed(terms, 5, answers[SITES[4]]["keys"].tobytes())
+    collector.take("advertise", answers)
+    why = "a key that another site advertises too"
+    assert collector.rejected == [("site 4", "advertise", why), ("site 5", "advertise", why)]
+    for stage in STAGES[1:]:
+        collector.take(stage, {s: senders[s].answer(stage, m, words[s]) for s, m in collector.ask(stage).items()})
+    assert collector.total()["x"].tolist() == [0 + 1 + 2 + 3, -6]
 
 
 arrays = st.one_of(

@@ -94,7 +94,14 @@ def test_notes():
 def test_hospitals_page():
     weights = np.full((2, 13), 0.1)
     weights[0, 8] = 0.9
-    facts = {"study": "films", "intro": "Intro.", "findings": ["corner!"], "notes": ["note"], "footer": [("a", "b")]}
+    facts = {
+        "study": "films",
+        "intro": "Intro.",
+        "findings": ["corner!"],
+        "dice": None,
+        "notes": ["note"],
+        "footer": [("a", "b")],
+    }
     text = image_page.hospitals_page(REGIONS.names, ["north", "south"], weights, facts)
     body = text[text.index("<header") :]
     assert "corner!" in body

@@ -23,6 +23,7 @@ from suture.explanation.patient import calibrated_interval, sigmoid
 from suture.explanation.regions import Regions, from_masks, grid
 from suture.explanation.shapley import SAMPLES, Predict, explain_image, log_odds
 from suture.methods.base import Method, State
+from suture.methods.ensemble import Ensemble
 from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
 from suture.privacy.unit import Patients
@@ -75,12 +76,20 @@ class Trained:
             raise RunError(f"{folder} keeps no checkpoint of {name}; its models cannot be asked. Run the study again")
         return cls(result, study, here, world.method_of(study, here, name), models, images[0].size)
 
-    def predict(self, site: str, seed: int = 0) -> Predict:
-        """The model as a site computes it, ensembles included; "" is a site that did not take part."""
+    def predict(self, site: str, seed: int = 0, piece: str | None = None) -> Predict:
+        """The model as a site computes it, ensembles included; "" is a site that did not take part.
+
+        ``piece`` is one part of an ensemble by its name there, such as "global model".
+        """
         state, own = self.models[seed]
         if own and site not in own:
             why = f"site {site!r} has none" if site else "name one with --site"
             raise StudyError(f"the hospitals of this run ({self.method.label}) have models of their own; {why}")
+        if piece is not None:
+            if not isinstance(self.method, Ensemble):
+                raise StudyError(f"{self.method.label} is not an ensemble, so it has no part {piece!r}")
+            ensemble = self.method
+            return lambda rows: ensemble.parts(state, own.get(site, {}), rows, site)[piece]
         return lambda rows: self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
 
     def place(self, site: str) -> world.Place:

@@ -130,18 +130,27 @@ def _some(data: SiteData, count: int, seed: int) -> NDArray[np.float32]:
     return rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
 
 
-def lesion_dice(folder: str | Path, *, images: int = 20, seed: int = 0) -> dict[str, Any]:
+def lesion_dice(
+    folder: str | Path, *, images: int = 20, seed: int = 0, piece: str | None = None, samples: int = QUICK_SAMPLES
+) -> dict[str, Any]:
     """Paper 004's "SHAP Dice" of a run on `radiographs`: each hospital's model on its own test images with a lesion.
 
-    ``seed`` counts the run's seeds from 0; each has its own generated patients and its own model.
+    ``seed`` counts the run's seeds from 0; each has its own generated patients and its own model. ``piece`` is a part of an
+    ensemble, such as "global model".
     """
     run = Trained.open(Path(folder).resolve(), seed)
     if run.study.cohort is None or run.study.cohort.name != "radiographs":
         raise StudyError("lesions are known for the generated cohort radiographs only")
-    return _dice(run, list(run.here.places), images)
+    return _dice(run, list(run.here.places), images, piece, samples)
 
 
-def _dice(run: Trained, places: Sequence[world.Place], images: int) -> dict[str, Any]:
+def _dice(
+    run: Trained,
+    places: Sequence[world.Place],
+    images: int,
+    piece: str | None = None,
+    samples: int = QUICK_SAMPLES,
+) -> dict[str, Any]:
     options = {"images": 500, **(run.study.cohort.options() if run.study.cohort else {})}
     share = float(options.get("test_fraction", run.study.evaluation.holdout))
     numbers = {place.name: i for i, place in enumerate(run.here.places)}
@@ -160,7 +169,7 @@ def _dice(run: Trained, places: Sequence[world.Place], images: int) -> dict[str,
             continue
         x = np.asarray(table["image"][ill], np.float32).reshape(len(ill), -1) / np.float32(255)
         background = mean_image(world.load_site(run.study, run.here, place).train.x)
-        sites[place.name] = shap_dice(run.predict(place.name), x, background, known[ill], samples=QUICK_SAMPLES)
+        sites[place.name] = shap_dice(run.predict(place.name, piece=piece), x, background, known[ill], samples=samples)
     if not sites:
         raise StudyError("no test image of this run has a lesion; give evaluation.holdout more images")
     total = sum(int(found["images"]) for found in sites.values())

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suture import conduct
-from suture.errors import DataError
+from suture.errors import DataError, MissingExtra
 from suture.evaluation.significance import interval, paired_t
 from suture.privacy.accountant import epsilon as epsilon_of
 from suture.privacy.calibration import dpsgd_event
+from suture.reproduce.radiology_explained import NOTE, explanations
 from suture.result import Result
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -97,6 +98,15 @@ def reproduce(
     }
     notes = list(NOTES)
     try:
+        folders = {key: _folder(radiographs(key, quick=quick), out) for key in runs}
+        tables["explanations"] = {
+            "title": "Do region values point at lesions?",
+            "rows": explanations(folders, quick=quick),
+        }
+        notes.append(NOTE)
+    except MissingExtra as error:
+        notes.append(f"Explanations were left out: {error}")
+    try:
         real = {private: _run(pneumonia(private), out, threads, progress) for private in (True, False)}
         tables["pneumonia"] = {"title": "PneumoniaMNIST at ten hospitals, official test part", "rows": _pneumonia(real)}
     except DataError as error:
@@ -129,7 +139,6 @@ NOTES = (
     "server sees only sums, and half of the hospitals add their noise (docs/fairness.md).",
     "Rows with 'ensemble' are predictions inside a hospital: its own model is trained without noise, never leaves, and no "
     "promise covers it. Rows with 'thresholds' use the patient's sex when deciding.",
-    "Explanations (Dice of regions) are measured by `suture explain --image`; see docs/explaining-images.md.",
 )
 
 
@@ -271,9 +280,13 @@ def _lead(result: Result) -> Mapping[str, Any]:
     return lead
 
 
+def _folder(wanted: Study, out: Path) -> Path:
+    return out / "runs" / wanted.name.replace(" ", "-")
+
+
 def _run(wanted: Study, out: Path, threads: int | None, progress: Progress | None) -> Result:
     """A finished run of exactly this study is used as it is, an unfinished one is resumed. Ledgers are under ``out``."""
-    folder = out / "runs" / wanted.name.replace(" ", "-")
+    folder = _folder(wanted, out)
     command = "suture reproduce radiology"
     if (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == wanted:
         return conduct.resume(folder, threads=threads, progress=progress, command=command)

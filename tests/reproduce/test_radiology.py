@@ -45,6 +45,10 @@ def test_a_small_reproduction_fills_every_table(tmp_path: Path, monkeypatch: pyt
     assert all(0 <= row["our parity gap"] <= 1 for row in rows.values())
     assert any("PneumoniaMNIST was left out" in note for note in found["notes"])
     assert len(found["tables"]["tests"]["rows"]) == 9
+    dice = {row["configuration"]: row for row in found["tables"]["explanations"]["rows"]}
+    assert dice["Full pipeline"]["paper's SHAP Dice"] == 0.753
+    assert all(0 <= row["our Dice, pixels"] <= row["ceiling, pixels"] <= 1 for row in dice.values())
+    assert dice["FedAvg + DP"]["our Dice, regions"] is not None
     assert (tmp_path / "index.html").exists()
     assert json.loads((tmp_path / "tables.json").read_text())["paper"] == "radiology"
     again = reproduce("radiology", out=tmp_path, quick=True, threads=2)

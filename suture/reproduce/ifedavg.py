@@ -191,7 +191,7 @@ def result_of(job: Job, out: Path) -> dict[str, Any]:
 
 def report_of(job: Job, out: Path) -> dict[str, Any]:
     """What `suture interop` would say of a training: its layers, and exact profiles of all of the clients' rows."""
-    found, cohort = result_of(job, out), of_study(job.study)
+    found, cohort = result_of(job, out), of_study(job.study, split="hash")  # unsplit: all rows
     profiles = {name: data.profile for name, data in rows_of(cohort, profile="exact").items() if data.profile}
     run = {
         "name": job.study.name,

@@ -26,6 +26,7 @@ from suture.commands import deid as _deid
 from suture.commands import erase as _erase
 from suture.commands import explain as _explain
 from suture.commands import hub as _hub
+from suture.commands import interop as _interop
 from suture.commands import join as _join
 from suture.commands import ledger as _ledger
 from suture.commands import plan as _plan
@@ -173,46 +174,6 @@ def report(
             typer.echo(name)
 
 
-@app.command(epilog="Example: suture interop runs/heart")
-def interop(
-    folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)] = None,
-    before: Annotated[Path | None, typer.Option(help="A study file: check its columns before training.")] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="With --before: compare noisy profiles, charged to every site's ledger.")
-    ] = None,
-    site: Annotated[str | None, typer.Option(help="With --before: one site's own check, free.")] = None,
-    pseudonyms: Annotated[bool, typer.Option(help="Call hospitals by numbers, in a random order.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to write into. Default: the run folder.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Which hospital's columns differ, how surely, what it probably means, and what to ask: page, maps and JSON."""
-    from suture.interop import shifts, write_report
-
-    if (folder is None) == (before is None):
-        raise StudyError("give a run folder, or --before STUDY: suture interop runs/heart")
-    if before is None and (epsilon is not None or site is not None):
-        raise StudyError("--epsilon and --site belong to --before: a finished run has paid for what it shows")
-    if before is not None:
-        from suture.interop.before import check
-        from suture.study import Study
-
-        found = check(Study.from_toml(before), before.resolve().parent, epsilon=epsilon, site=site)
-        target = out or Path("interop")
-    else:
-        from suture.result import Result
-
-        result = Result.load(Path(str(folder)))
-        found = shifts.of_run(result.data, result.model, pseudonyms=pseudonyms)
-        target = out or Path(str(folder))
-    written = write_report(found, target)
-    if as_json:
-        _print_json({**found, "written": written})
-    else:
-        from suture.report.terminal import print_interop
-
-        print_interop(found, written)
-
-
 @app.command(epilog="Example: suture card runs/icu")
 def card(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")],
@@ -305,6 +266,7 @@ app.command(epilog=_audit.EXAMPLE)(_audit.audit)
 app.command(epilog=_erase.EXAMPLE)(_erase.erase)
 app.command(epilog=_explain.EXAMPLE)(_explain.explain)
 app.command(epilog=_segment.EXAMPLE)(_segment.segment)
+app.command(epilog=_interop.EXAMPLE)(_interop.interop)
 app.command(epilog=_join.EXAMPLE)(_join.join)
 app.command(epilog=_tune.EXAMPLE)(_tune.tune)
 

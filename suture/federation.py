@@ -211,8 +211,10 @@ def train(
         chosen = participants(sites, round_, fraction, seed)
         messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
         now = scheduled(method, round_, rounds)
-        # A sum in which one site's noise is missing protects nobody as promised: it takes every site.
-        least = len(chosen) if minimum is None or method.needs == "secure sum" else minimum
+        # A sum in which a site's noise is missing protects nobody as promised: it takes every site. Under masks a sum is
+        # opened only if enough sites are in it for the promise (gathering.check).
+        every = minimum is None or (method.needs == "secure sum" and protection.sum != "masked")
+        least = minimum if minimum is not None and not every else len(chosen)
         try:
             hidden = engine.summed(members, now, protection, messages, round_, least)
             back = hidden[0] if hidden else engine.ask(members, now, messages, round_, least)
@@ -225,7 +227,7 @@ def train(
         groups = now.groups(training.state, tuple(sizes)) if isinstance(now, Grouped) else None
         threads = getattr(engine, "threads", 1)
         found = hidden[1] if hidden else gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
-        _note(training, found, round_, protection)
+        _note(training, found, round_, protection, len(back.sealed), least)
         training.state = now.server_step(training.state, found.answers)
         training.round = round_
         training.bytes_down += sum(map(len, messages.values())) + found.down
@@ -247,11 +249,13 @@ def _count_absent(training: Training, found: Returned, round_: int, least: int) 
         missed.update(rounds=missed["rounds"] + 1, why=why)
 
 
-def _note(training: Training, found: Gathered, round_: int, protection: ProtectionSpec) -> None:
-    """Record what was rejected, shortened and rounded. A plain mean goes on without nobody in silence."""
-    if found.rejected and protection.aggregation == "mean":
+def _note(
+    training: Training, found: Gathered, round_: int, protection: ProtectionSpec, answered: int, least: int
+) -> None:
+    """Record what was rejected, shortened and rounded. A mean over fewer sites than the study needs ends the run."""
+    if found.rejected and protection.aggregation == "mean" and answered - len(found.rejected) < least:
         reasons = "; ".join(f"{site}: {why}" for site, why in found.rejected.items())
-        raise RunError(f"round {round_}: {len(found.rejected)} answers were rejected ({reasons})")
+        raise RunError(f"round {round_}: {len(found.rejected)} answers were rejected ({reasons}); {least} are needed")
     if protection.plain and not found.rejected:
         return
     notes = training.protection

@@ -62,6 +62,8 @@ def join(
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
     ledger = world.open_ledger(place, None)
     try:
+        if place.lifetime is not None:
+            ledger.open_lifetime(place.lifetime)
         planned = _promise(asked, here, site, rounds, ledger)
         member = Member(
             Hospital(site, world.load_site(asked, here, place), (ledger,), world.secret_of(place, here.seed)),

@@ -400,6 +400,7 @@ def _privacy(
         together=together,
         charters=None if world.generated else world.terms(),
         mechanism=method.mechanism() if isinstance(method, Phased) else None,
+        shown_layers=study.method.share_layers and name == "ifedavg",
     )
     return {**found, "patients": world.sizes}
 

@@ -211,3 +211,18 @@ def test_a_method_that_needs_every_answer_is_refused_before_rows_are_read(tmp_pa
     with pytest.raises(StudyError, match="fedcluster needs each of them"):
         run(study("fedavg", protection={"sum": "masked"}, evaluation={"compare": ["fedcluster"]}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_mean_goes_on_without_a_rejected_answer_only_where_the_study_allows_it():
+    from suture.federation import Training, _note
+    from suture.gathering import Gathered
+
+    found = Gathered([], rejected={"a": "the update is not finite"})
+    with pytest.raises(
+        RunError, match=r"round 3: 1 answers were rejected \(a: the update is not finite\); 5 are needed"
+    ):
+        _note(Training({}), found, 3, PLAIN, 5, 5)
+    training = Training({})
+    for round_ in (3, 4):
+        _note(training, found, round_, PLAIN, 5, 4)
+    assert training.protection["rejected"] == {"a": {"rounds": 2, "why": "the update is not finite"}}

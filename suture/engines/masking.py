@@ -69,9 +69,18 @@ class SiteSums:
         self._current: SiteSum | None = None
 
     def begin(
-        self, method: Method, protection: ProtectionSpec, sizes: Mapping[str, int], round_: int, body: Arrays
+        self,
+        method: Method,
+        protection: ProtectionSpec,
+        sizes: Mapping[str, int],
+        round_: int,
+        body: Arrays,
+        training: Mapping[str, Any],
     ) -> dict[str, NDArray[Any]]:
-        """`advertise`: the terms are made here, from the study, from held identities, and from the message itself."""
+        """`advertise`: the terms are made here, from the study, from held identities, and from the message itself.
+
+        ``training`` names the study by its text's digest, and the seed, fold and method.
+        """
         check(method, protection, len(sizes))
         message, session = body["message"].tobytes(), body["session"].tobytes()
         identity = read_identity(self._home, self._settings)
@@ -85,7 +94,7 @@ class SiteSums:
             tuple(sizes),
             tuple(bytes.fromhex(peers[site]) for site in sizes),
             threshold_of(len(sizes), protection.threshold),
-            question(method, dict.fromkeys(sizes, message)),
+            question(method, dict.fromkeys(sizes, message), *context(protection, sizes, round_, training)),
         )
         sender = Sender(terms, self._settings.name, identity, secure_key())
         self._current = SiteSum(round_, message, sender, dict(sizes))
@@ -116,6 +125,14 @@ class SiteSums:
         return {"nothing": False}, now.sender.answer(stage, body, words)
 
 
+def context(
+    protection: ProtectionSpec, sizes: Mapping[str, int], round_: int, training: Mapping[str, Any]
+) -> tuple[object, ...]:
+    """All that decides what a site adds besides method and message: what is left out could be told each site differently."""
+    names = tuple(training[name] for name in ("study", "seed", "fold", "method"))
+    return protection, dict(sizes), round_, names
+
+
 def sums_of(method: Method, sites: Sequence[str], round_: int) -> list[tuple[str, ...]]:
     """The sites of each sum of a round, from the public schedule: all in one, unless the method has teams."""
     if isinstance(method, Grouped):
@@ -137,6 +154,8 @@ def summed(
     sizes: Mapping[str, int],
     identities: Mapping[str, str],
     messages: Mapping[str, bytes],
+    round_: int,
+    training: Mapping[str, Any],
     ask: Callable[[Stage, Mapping[str, bytes]], Asked],
 ) -> tuple[Gathered, dict[str, str]]:
     """The coordinator's side of one round under masks: what the method's step sees, and who dropped out."""
@@ -145,7 +164,7 @@ def summed(
         tuple(sizes),
         tuple(bytes.fromhex(identities[site]) for site in sizes),
         threshold_of(len(sizes), protection.threshold),
-        question(method, messages),
+        question(method, messages, *context(protection, sizes, round_, training)),
     )
     collector, absent, begun = Collector(terms), {}, time.perf_counter()  # type: Collector, dict[str, str], float
     up = down = 0

@@ -235,7 +235,8 @@ class Remote:
         groups = sums_of(method, list(messages), round_)
         for number, group in enumerate(groups, 1):
             sizes = {site: members[site].patients for site in group}
-            one, gone = summed(method, protection, sizes, self._identities, {s: messages[s] for s in group}, ask)
+            inside, names = {s: messages[s] for s in group}, members[group[0]].names
+            one, gone = summed(method, protection, sizes, self._identities, inside, round_, names, ask)
             name = SUM_OF_ALL if len(group) == len(messages) else f"sum {number} of {len(groups)}"
             whole.answers += [replace(a, site=name) if a.site == SUM_OF_ALL else a for a in one.answers]
             whole.up, whole.down = (whole.up or 0) + (one.up or 0), whole.down + one.down

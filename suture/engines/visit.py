@@ -201,7 +201,7 @@ class Visit:
             if mine is None:
                 raise Refused(f"this site is in no sum of round {round_}")
             sizes = {site: part.sizes[site] for site in mine}
-            return {}, seal(self._sums.begin(now, self.study.protection, sizes, round_, found))
+            return {}, seal(self._sums.begin(now, self.study.protection, sizes, round_, found, given))
         told: dict[str, Any] = {}
 
         def release(message: bytes) -> bytes:

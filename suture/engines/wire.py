@@ -54,7 +54,7 @@ def digest(text: str) -> str:
     """How a study is called after it was opened.
 
     >>> digest("[study]")[:8]
-    'b75e8d4a'
+    '01f9b198'
     """
     return hashlib.sha256(text.encode()).hexdigest()
 

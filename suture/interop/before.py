@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from suture.privacy.calibration import dpsgd_event, noise_for
 from suture.privacy.mechanisms import derive
 from suture.privacy.release import Release
 from suture.site.cohort import load
+from suture.site.gate import admit
+from suture.site.passage import Passage
 from suture.site.profile import Profile, profile_columns, protect
 from suture.site.schema import Number, Schema
 from suture.study import Study
@@ -58,7 +61,10 @@ def check(study: Study, base: Path, *, epsilon: float | None = None, site: str |
     return of_profiles(study.name, profiles, here.schema, epsilon=epsilon, delta=delta, classes=here.class_count)
 
 
-def _profile(study: Study, here: World, place: Place, kind: str) -> Profile:
+def _profile(study: Study, here: World, place: Place, kind: str, passage: Passage | None = None) -> Profile:
+    """The profile of those whom the site's gate lets pass: who is erased or withdrew is not in it."""
+    admission = here.admissions.get(place.name)
+    passage = passage or (admission.passage if admission else None)
     data = load(
         place.source,
         here.schema,
@@ -67,6 +73,7 @@ def _profile(study: Study, here: World, place: Place, kind: str) -> Profile:
         holdout=0.0,
         split_key=str(study.seed),
         classes=here.classes,
+        passage=passage,
         profile=kind,
     )
     if data.profile is None:
@@ -75,7 +82,7 @@ def _profile(study: Study, here: World, place: Place, kind: str) -> Profile:
 
 
 def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
-    """Promise, read, pay, release: in that order, site by site."""
+    """Gate, promise, read, pay, release: in that order, site by site. A charter is asked about this epsilon."""
     account = f"{study.name}/interop"
     noise = noise_for(budget.epsilon, budget.delta, 1.0, 1, budget.accountant)
     event = dpsgd_event(noise, 1.0, 1)
@@ -84,8 +91,15 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
         secret = world.secret_of(place, here.seed)
         ledger = world.open_ledger(place, None)
         try:
+            passage = None
+            if place.home is not None:
+                asked = world.request(study, here.schema, place.name)
+                asked = replace(asked, unit="patient", epsilon=budget.epsilon, delta=budget.delta)
+                passage = admit(ledger, secret, place.papers, asked).passage
+            if place.lifetime is not None:
+                ledger.open_lifetime(place.lifetime)
             ledger.open_study(account, budget)
-            exact = _profile(study, here, place, "clipped")
+            exact = _profile(study, here, place, "clipped", passage)
             content = repr((exact.to_dict(), here.schema.model_dump_json(), noise)).encode()
             mark = derive(secret, "profile", content)
             receipt = ledger.charge(account, 1, event, mark)

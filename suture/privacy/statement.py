@@ -51,6 +51,12 @@ _DESCRIPTION = (
 )
 
 
+SHOWN_LAYERS = (
+    "Each hospital's own layers, which are shown beside the model, were clipped and noised together with the network, as one "
+    "gradient a patient: the epsilon above covers both, and showing the layers cost nothing more."
+)
+
+
 def statement(
     *,
     delta: float,
@@ -69,11 +75,13 @@ def statement(
     together: Mapping[str, float] | None = None,
     charters: Mapping[str, str | None] | None = None,
     mechanism: str | None = None,
+    shown_layers: bool = False,
 ) -> dict[str, Any]:
     """The privacy block of a result. ``epsilon`` is what each site's ledger says was spent.
 
     ``charters`` names the signed charter that each site's gate enforced, None where it enforced none. ``mechanism`` says
-    in words how a method that does not train by DP-SGD protects what it releases.
+    in words how a method that does not train by DP-SGD protects what it releases. ``shown_layers``: sites also show the
+    layers of their own (iFedAvg), which the same charges paid for.
 
     >>> block = statement(delta=1e-5, accountant="pld", budget=8.0, clip=1.0, batch=32, epsilon={"a": 7.9991, "b": 6.0},
     ...     noise_multiplier={"a": 1.1, "b": 0.9}, patients={"a": 500, "b": 900}, rounds=10, local_epochs=1)
@@ -93,6 +101,7 @@ def statement(
         _unit_words(generated),
         _epsilon_words(epsilon, worst, delta, accountant, budget),
         mechanism or _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs),
+        SHOWN_LAYERS if shown_layers else "",
         *_caution_words(epsilon[worst], delta, {site: patients[site] for site in epsilon}),
         _runs_words(seeds, generated),
         _together_words(together),

@@ -18,7 +18,7 @@
     const cells = box.querySelector("canvas.cells"), names = box.querySelector("canvas.names");
     const wide = box.querySelector(".wide"), count = box.querySelector(".count");
     const stats = map.columns.map(function (_, j) { return spread(map, j); });
-    const state = {rows: "study", columns: "schema", marked: box.querySelector("input.marked").checked, text: ""};
+    const state = {rows: "study", columns: box.querySelector("select[name=columns]").value, marked: box.querySelector("input.marked").checked, text: ""};
     let rows = [], columns = [], size = 20, head = 150, left = 150;
     function hasCircle(j) { return map.circles.some(function (r) { return r[j]; }); }
     function arrange() {
@@ -37,7 +37,8 @@
       draw();
     }
     function prepare(canvas, width, height) {
-      const scale = window.devicePixelRatio || 1;
+      // Browsers draw nothing on a canvas wider than 16,384 device pixels: a very wide map is drawn less sharply instead.
+      const scale = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height, 1));
       canvas.width = Math.ceil(width * scale); canvas.height = Math.ceil(height * scale);
       canvas.style.width = width + "px"; canvas.style.height = height + "px";
       const g = canvas.getContext("2d"); g.setTransform(scale, 0, 0, scale, 0, 0);
@@ -76,7 +77,8 @@
           }
         });
       });
-      count.textContent = columns.length + " of " + map.columns.length + " columns";
+      const hidden = width > box.clientWidth - left;
+      count.textContent = columns.length + " of " + map.columns.length + " columns" + (hidden ? "; scroll to the right for more" : "");
       box.dataset.drawn = "yes";
     }
     function at(event) {
@@ -98,6 +100,9 @@
     for (const control of box.querySelectorAll("select")) control.addEventListener("change", function () { state[control.name] = control.value; arrange(); });
     box.querySelector("input.marked").addEventListener("change", function (e) { state.marked = e.target.checked; arrange(); });
     box.querySelector("input.find").addEventListener("input", function (e) { state.text = e.target.value.toLowerCase(); arrange(); });
+    const digits = function (v) { return v.toPrecision(2); };
+    box.querySelector(".least").textContent = digits(map.neutral - map.reach) + " or less";
+    box.querySelector(".most").textContent = digits(map.neutral + map.reach) + " or more";
     let waiting = 0;
     window.addEventListener("resize", function () { window.clearTimeout(waiting); waiting = window.setTimeout(draw, 120); });
     arrange();

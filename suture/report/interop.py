@@ -26,6 +26,8 @@ HEADINGS = {
         "Multiplies the score of each class; below 0 the outcome is turned round.",
     ),
 }
+WIDE = 60
+"""A map of more columns begins with those furthest from neutral: with many hospitals nearly every column has a mark."""
 FOLD, MOST_FINDINGS = 60, 40
 """With more findings than this, hospitals are folded to a line each; and the most that are shown of one hospital."""
 TESTS = {
@@ -88,7 +90,8 @@ def render(found: Mapping[str, Any]) -> str:
                 "name": name,
                 "heading": HEADINGS[name][0],
                 "words": HEADINGS[name][1],
-                "marked": len(made["columns"]) > 60 and (any(made["crosses"]) or any(map(any, made["circles"]))),
+                "marked": len(made["columns"]) > WIDE and (any(made["crosses"]) or any(map(any, made["circles"]))),
+                "wide": len(made["columns"]) > WIDE,
             }
             for name, made in maps.items()
         ],

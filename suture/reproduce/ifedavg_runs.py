@@ -49,7 +49,7 @@ class Job:
     @property
     def key(self) -> str:
         """A name for its file that changes with every setting."""
-        content = self.study.model_dump_json() + self.method
+        content = self.study.model_dump_json(exclude_defaults=True) + self.method
         return (
             f"{self.study.name}-{self.method}".replace(" ", "-")
             + "-"
@@ -57,11 +57,11 @@ class Job:
         )
 
 
-def of_study(study: Study) -> Cohort:
-    """The federation of a study without privacy, at its own seed."""
+def of_study(study: Study, **options: Any) -> Cohort:
+    """The federation of a study without privacy, at its own seed; ``options`` change the study's own."""
     if study.cohort is None:
         raise ValueError("a reproduction trains on a built-in cohort")
-    return cohorts.load(study.cohort.name, study.seed, **study.cohort.options())
+    return cohorts.load(study.cohort.name, study.seed, **{**study.cohort.options(), **options})
 
 
 def rows_of(cohort: Cohort, *, profile: str = "") -> dict[str, SiteData]:

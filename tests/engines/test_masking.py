@@ -90,3 +90,27 @@ def test_strange_identities_and_stages_out_of_turn_are_refused(tmp_path):
     names = {"study": "0" * 64, "seed": 42, "fold": 0, "method": "fedavg", "round": 1}
     answer = carrier.desks["geriatric"].answer(wire.pack(wire.request("stage", stage="unmask", **names)), "no app")
     assert wire.unpack(answer).header["ok"] is False
+
+
+class Flattering(Watching):
+    """A coordinator that tells each site that all the others are tiny: with these weights a sum would be its update."""
+
+    def __init__(self, victims):
+        super().__init__()
+        self.victims = victims
+
+    def exchange(self, requests, seconds):
+        changed = {}
+        for site, data in requests.items():
+            message = wire.unpack(data)
+            if message.header["op"] == "join" and site in self.victims:
+                sizes = {name: size if name == site else 1 for name, size in message.header["sites"].items()}
+                data = wire.pack(wire.Message({**message.header, "sites": sizes}, message.body))
+            changed[site] = data
+        return super().exchange(changed, seconds)
+
+
+@pytest.mark.parametrize("victims", [("community",), ("community", "geriatric", "cardiology")])
+def test_sites_that_were_told_other_sizes_are_in_no_sum_together(victims, tmp_path):
+    with pytest.raises(RunError):
+        conduct.run(study("fedavg", **MASKED), base=tmp_path, engine=Remote(Flattering(victims)))

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from suture import conduct
-from suture.errors import PrivacyError, RunError, StudyError
-from suture.interop import shifts, write_report
+from suture import conduct, world
+from suture.errors import BudgetExhausted, PrivacyError, RunError, StudyError
+from suture.interop import before, shifts, write_report
 from suture.interop.before import check
 from suture.privacy.ledger import Ledger
 from suture.report.interop import render
-from suture.study import Study
+from suture.site.consent import ConsentSpec
+from suture.study import LifetimeSpec, Study
 
 
 def study(**changes):
@@ -94,6 +95,8 @@ def test_under_privacy_the_layers_are_the_only_evidence_and_cost_nothing_more():
     found = shifts.of_run(shown.data, shown.model)
     assert found["findings"] == []
     assert any("noise" in notice for notice in found["notices"])
+    said = "showing the layers cost nothing more"
+    assert [said in run.privacy["statement"] for run in (shown, hidden)] == [True, False]
 
 
 def test_fitted_settings_are_refused_under_privacy():
@@ -137,6 +140,24 @@ def test_before_training_a_private_profile_is_charged_once(tmp_path):
     assert 0 < ledger.spent("before/interop") <= 2.0
     assert ledger.rounds_charged("before/interop") == 1
     ledger.close()
+
+
+def test_who_did_not_consent_is_not_in_a_profile(tmp_path):
+    wanted = files(tmp_path)
+    (tmp_path / "consent.csv").write_text("id\n" + "\n".join(f"0-{n}" for n in range(100)) + "\n")
+    first = wanted.sites[0].model_copy(update={"consent": ConsentSpec(path="consent.csv", patient="id")})
+    wanted = wanted.model_copy(update={"sites": (first, *wanted.sites[1:])})
+    here = world.survey(wanted, tmp_path, 1)
+    taken = {place.name: before._profile(wanted, here, place, "exact").patients.sum() for place in here.places}
+    assert taken == {"s0": 100, "s1": 400, "s2": 400, "s3": 400}
+
+
+def test_a_profile_counts_against_the_lifetime_budget(tmp_path):
+    wanted = files(tmp_path)
+    first = wanted.sites[0].model_copy(update={"lifetime": LifetimeSpec(epsilon=1.0)})
+    wanted = wanted.model_copy(update={"sites": (first, *wanted.sites[1:])})
+    with pytest.raises(BudgetExhausted):
+        check(wanted, tmp_path, epsilon=2.0)
 
 
 def test_one_site_sees_its_own_faults_for_free(tmp_path):

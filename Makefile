@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check lint types bench clean
+.PHONY: demo test slow check lint types bench clean
 
 .venv/core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Suture needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -15,7 +15,7 @@ export OPENBLAS_NUM_THREADS := 1
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch,imaging,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch,imaging,flower,tune]'
 	@touch $@
 
 .venv/bench: .venv/dev
@@ -27,7 +27,10 @@ demo: .venv/core
 	$(BIN)/suture run examples/demo.toml --out demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+slow: .venv/dev
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -36,7 +39,7 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test slow
 
 bench: .venv/bench
 	$(BIN)/suture bench

@@ -87,7 +87,7 @@ class LocalFlower:
         connection = Hub(read_operator(hub), f"localhost:{port}")
         self._carrier = Flower(connection)
         self._enrol(connection, keys)
-        identities = self._identities(study, names, hub)
+        identities = self._identities(names, hub)
         for i, site in enumerate(sites):
             site["settings"] |= identities[i]
             site["settings"]["hub"] = {
@@ -133,10 +133,8 @@ class LocalFlower:
         log = folder / "federation" / "logs" / f"{name}.log"
         return {"settings": settings, "home": str(home), "base": str(base), "ledgers": str(folder), "log": str(log)}
 
-    def _identities(self, study: Study, names: tuple[str, ...], hub: Path) -> list[dict[str, Any]]:
+    def _identities(self, names: tuple[str, ...], hub: Path) -> list[dict[str, Any]]:
         """For sums under masks: a key a site, and everybody's public half at everybody's."""
-        if study.protection.sum != "masked":
-            return [{} for _ in names]
         from suture.engines.masking import new_identity
 
         public = {name: new_identity(hub / f"{i}.identity") for i, name in enumerate(names)}

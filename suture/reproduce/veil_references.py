@@ -18,7 +18,7 @@ from suture.evaluation.resampling import grouped_folds
 from suture.privacy.unit import Patients
 from suture.site.cohort import load
 
-TREES = {"n_estimators": 300, "learning_rate": 0.05, "num_leaves": 15, "reg_lambda": 5.0}
+TREES: dict[str, Any] = {"n_estimators": 300, "learning_rate": 0.05, "num_leaves": 15, "reg_lambda": 5.0}
 RIDGE = 1.0
 PARTS = 5
 

@@ -1,16 +1,18 @@
 """A real federation on this machine: hub and sites in processes of their own, over TLS, with enrolled keys."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
 sys.path.insert(0, str(Path(__file__).parent))
-from test_parity import same, study
+from test_parity import FEDERATED, same, study
 
 from suture import conduct
 from suture.engines.local import LocalFlower
@@ -31,6 +33,49 @@ def test_a_flower_federation_gives_what_one_process_gives_and_leaves_nothing_run
     assert processes_of(tmp_path) == []
     assert not (tmp_path / "run" / "federation" / "hub").exists()  # keys and tokens go with the run
     assert {path.stem for path in (tmp_path / "run" / "ledgers").glob("*.sqlite")} == set(there.data["cohort"]["sites"])
+
+
+class _Kept:
+    """A carrier whose federation outlives a run, so that one serves many."""
+
+    def __init__(self, carrier):
+        self.start, self.exchange, self.close = carrier.start, carrier.exchange, lambda: None
+
+
+@pytest.mark.slow
+def test_every_method_over_flower_gives_what_one_process_gives(tmp_path):
+    """Every method, three seeds, over TLS between processes. Masked sums add exactly, so those are equal too."""
+    carrier = LocalFlower()
+    differ = []
+    try:
+        for method in FEDERATED:
+            asked = study(method, federation={"deadline": 120})
+            here = conduct.run(asked, threads=1)
+            there = conduct.run(asked, base=tmp_path, engine=Remote(_Kept(carrier)))
+            equal = all(np.array_equal(here.model[name], there.model[name]) for name in here.model)
+            if not equal or here.data["metrics"] != there.data["metrics"]:
+                differ.append(method)
+    finally:
+        carrier.close()
+    assert differ == []
+    assert processes_of(tmp_path) == []
+
+
+def test_an_interrupt_ends_everything(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text(study("fedavg").replace(method={"name": "fedavg", "rounds": 2000, "local_epochs": 1}).to_toml())
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "suture.cli", "run", str(file), "--engine", "flower", "--out", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not list((run / "checkpoints").glob("*.npz")) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert processes_of(run) == []
 
 
 def test_a_killed_coordinator_takes_its_federation_along_and_is_resumed(tmp_path):

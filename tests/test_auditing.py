@@ -45,8 +45,8 @@ def test_the_smallest_hospital_is_audited_unless_another_is_named(study):
 def test_too_little_noise_is_flagged(study, monkeypatch):
     real = training.train
 
-    def quiet(network, params, data, local, key):
-        return real(network, params, data, replace(local, noise_multiplier=local.noise_multiplier / 16), key)
+    def quiet(network, params, data, local, key, *more):
+        return real(network, params, data, replace(local, noise_multiplier=local.noise_multiplier / 16), key, *more)
 
     monkeypatch.setattr(training, "train", quiet)
     found = quick(study)
@@ -72,7 +72,10 @@ def test_a_reused_key_is_flagged_by_the_canary_that_joins(study, monkeypatch):
 
 def test_noise_from_a_short_seed_is_flagged(study, monkeypatch):
     real = training.train
-    short = lambda network, params, data, local, key: real(network, params, data, local, bytes(29) + key[:3])  # noqa: E731
+
+    def short(network, params, data, local, key, *more):
+        return real(network, params, data, local, bytes(29) + key[:3], *more)
+
     monkeypatch.setattr(training, "train", short)
     found = quick(study, trials=40, messages=16_000)  # 24 bits; 32 would need 250,000 messages
     assert verdicts(found)["no noise is used twice"]
@@ -84,11 +87,11 @@ def test_rows_clipped_one_by_one_are_flagged(study, monkeypatch):
 
     real = training.train
 
-    def by_record(network, params, data, local, key):
+    def by_record(network, params, data, local, key, *more):
         import numpy as np
 
         rows = Patients(data.x, data.y, np.arange(data.rows + 1))
-        return real(network, params, rows, replace(local, batch=10**6), key)
+        return real(network, params, rows, replace(local, batch=10**6), key, *more)
 
     monkeypatch.setattr(training, "train", by_record)
     found = quick(study)

@@ -120,7 +120,7 @@ def test_report_is_rebuilt_with_figures(suture_command, study, tmp_path):
     ("change", "code", "message"),
     [
         (("rounds = 3", "rounds = -3"), 2, "method.rounds"),
-        (('name = "fedavg"', 'name = "fedsgd"'), 2, "fedavg, fedprox"),
+        (('name = "fedavg"', 'name = "fedsdg"'), 2, "fedavg, fedprox"),
         (('name = "cardio"', 'name = "kardio"'), 2, "cardio"),
         (('outcome = "high_risk"', 'outcome = "death"'), 2, "high_risk"),
         (("epsilon = 8.0", "epsilon = 0.5\nnoise_multiplier = 0.3"), 4, "single round"),

@@ -129,7 +129,7 @@ def digit_bits(parties: int) -> int:
     """Bits of one digit, such that the digits of all parties add up without overflow.
 
     >>> digit_bits(15), digit_bits(152)
-    (8, 4)
+    (6, 2)
     """
     return max(1, BITS["moments"] - parties.bit_length())
 

@@ -9,14 +9,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from loopback import Loopback
 
-from suture import conduct
+from suture import cohorts, conduct
 from suture.engines.remote import Remote
 from suture.methods import METHODS, NOT_PRIVATE
 from suture.study import Study
 
-FEDERATED = [name for name in METHODS if name not in ("pooled", "fairfed")]
-"""Pooled moves rows; fairfed needs a protected column, which this cohort does not declare."""
-HIDDEN = ("fedsgd",)
+FEDERATED = [name for name in METHODS if name != "pooled"]
+"""Pooled moves rows."""
+HIDDEN = ("fedsgd", "fairfed")
 """Promised for sums only: between machines they are answered under masks."""
 
 
@@ -36,6 +36,9 @@ def study(method, **more):
     }
     if method not in NOT_PRIVATE:
         fields["privacy"] = {"unit": "patient", "epsilon": 8.0}
+    if method == "fairfed":
+        declared = cohorts.load("cardio", 1, patients=100).schema.model_dump(mode="json", exclude_none=True)
+        fields["schema"] = {**declared, "protected": {"column": "sex", "values": ["F", "M"]}}
     if method in HIDDEN:
         fields["protection"] = {"sum": "masked"}
     return Study(**{**fields, **more})
@@ -69,8 +72,6 @@ def test_folds_of_hospitals_are_measured_where_they_are(tmp_path):
 
 
 def test_groups_of_patients_come_with_the_scores(tmp_path):
-    from suture import cohorts
-
     schema = cohorts.load("cardio", 1, patients=100).schema.model_dump(mode="json", exclude_none=True)
     column = next(name for name, kind in schema["features"].items() if kind["kind"] == "flag")
     asked = study("fedavg", schema={**schema, "groups": [column]})

@@ -66,12 +66,23 @@ def test_an_interrupt_ends_everything(tmp_path):
     file.write_text(study("fedavg").replace(method={"name": "fedavg", "rounds": 2000, "local_epochs": 1}).to_toml())
     run = tmp_path / "run"
     command = [sys.executable, "-m", "suture.cli", "run", str(file), "--engine", "flower", "--out", str(run)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
-    while not list((run / "checkpoints").glob("*.npz")) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    # A shell's background jobs ignore interrupts, and their children would too.
+    heeding = [
+        sys.executable,
+        "-c",
+        "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    with subprocess.Popen(
+        [*heeding, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not list((run / "checkpoints").glob("*.npz")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode != 0
     assert "--resume" in said
     assert "Traceback" not in said

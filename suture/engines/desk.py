@@ -19,6 +19,7 @@ from suture.engines.settings import SiteSettings
 from suture.engines.visit import Visit
 from suture.errors import DataError, Refused, RunError, SutureError
 from suture.protection.envelope import seal, unseal
+from suture.site.hospital import fault
 from suture.writing import write_whole
 
 STATUS = "status.json"
@@ -55,11 +56,8 @@ class Desk:
             header, body = self._dispatch(given, message.body)
         except SutureError as error:
             return self._refuse(what, error)
-        except Exception as error:  # a fault must not leave the coordinator waiting, nor tell it more than its name
-            log.exception("%s: failed", what)
-            return self._refuse(
-                what, RunError(f"site {self.settings.name!r} failed ({type(error).__name__}); see its log")
-            )
+        except Exception as error:  # a fault must not leave the coordinator waiting; its words may hold a value
+            return self._refuse(what, RunError(f"site {self.settings.name!r} failed: {fault(error)}"))
         log.info("%s: answered, %d bytes", what, len(body))
         self._note(answered=self.status["answered"] + 1, **_shown(given))
         return wire.pack(wire.Message({"ok": True, "site": self.settings.name, **header}, body))

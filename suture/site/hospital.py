@@ -12,9 +12,11 @@ the event. See docs/design.md, "One release, one fingerprint, one charge".
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import dp_accounting
@@ -137,8 +139,9 @@ class Member:
         except SutureError:
             raise
         except Exception as error:
+            # Its name only: the words of an error from inside a library may hold a value, and this message travels.
             raise RunError(
-                f"site {site.name!r}, round {round_}, local training ({method.name}): {type(error).__name__}: {error}"
+                f"site {site.name!r}, round {round_}, local training ({method.name}) failed: {fault(error)}"
             ) from error
         if not all(np.all(np.isfinite(array)) for array in payload.values()):
             raise RunError(
@@ -159,6 +162,20 @@ class Member:
         if test is None:
             return np.zeros(0, np.int32), np.zeros(0, np.float32)
         return test.y, method.predict(state, self.own, test.x, self.hospital.name)
+
+
+def fault(error: Exception) -> str:
+    """What kind of error and where in the code, without its words, which may hold a patient's value.
+
+    >>> try:
+    ...     float("172 cm")
+    ... except ValueError as error:
+    ...     fault(error).split(" at ")[0]
+    'ValueError'
+    """
+    places = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(places[-1].filename).name}:{places[-1].lineno}" if places else "an unknown place"
+    return f"{type(error).__name__} at {where}"
 
 
 @cache

@@ -297,6 +297,20 @@ def test_errors_about_rows_stay_in_the_site_s_log_and_no_value_is_in_it(home, ca
     assert '"refused": 1' in status
 
 
+@pytest.mark.parametrize("broken", ["suture.methods.fedavg.FedAvg.site_step", "suture.engines.visit.Visit.step"])
+def test_the_words_of_an_unforeseen_error_go_nowhere(broken, home, caplog, monkeypatch):
+    def fails(*_):
+        raise ValueError(f"could not convert {SENTINEL}")
+
+    found = Rogue(desk_at(home))
+    found.join(asked())
+    monkeypatch.setattr(broken, fails)
+    with caplog.at_level(logging.DEBUG, "suture.site"):
+        answer = found.step(asked())
+    refused(answer, "RunError", "ValueError at test_rogue.py")
+    assert SENTINEL not in f"{answer} {caplog.text} {(home / 'status.json').read_text()}"
+
+
 def test_state_is_kept_per_training_and_survives(home):
     desk = desk_at(home)
     found = Rogue(desk)

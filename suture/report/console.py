@@ -13,11 +13,9 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from suture.report import tables
+from suture.report import notes, tables
 from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, tidy, unprotected
 
-WARNINGS = 6
-"""How many notes are shown before the rest is folded away: a hundred hospitals may each have several."""
 SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
 SHORT = {
     "Recall (sensitivity)": "Recall",
@@ -106,11 +104,11 @@ def print_result(result: Result, console: Console | None = None) -> None:
     for key in part(result, "methods"):
         if why := part(result, "methods", key).get("stopped"):
             console.print(Text(f"Stopped early, {key}: {why}", style="yellow"))
-    warnings = result.get("warnings") or []
-    for warning in warnings[:WARNINGS]:
+    warnings = notes.gathered_notes(map(str, result.get("warnings") or []))
+    for warning in warnings[: notes.SHOWN]:
         console.print(Text(f"Note: {warning}", style="yellow"))
-    if len(warnings) > WARNINGS:
-        console.print(Text(f"Note: {len(warnings) - WARNINGS} more notes are in the report", style="yellow"))
+    if (more := len(warnings) - notes.SHOWN) > 0:
+        console.print(Text(f"Note: {more} more notes are in the report", style="yellow"))
 
 
 def html_repr(result: Result) -> str:

@@ -48,7 +48,7 @@ def test_stopped_and_warnings_are_said() -> None:
 
 def test_notes_of_many_hospitals_do_not_bury_the_table() -> None:
     result = sample(methods=1, sites=2, rounds=3, seeds=1)
-    result["warnings"] = [f"site {i}: a value was clipped" for i in range(40)]
+    result["warnings"] = [f"column {i}: a value was clipped" for i in range(40)]
     text = shown(result)
     assert text.count("a value was clipped") == 6
     assert "34 more notes are in the report" in text

@@ -94,7 +94,7 @@ def test_nothing_is_fetched(full_page: str) -> None:
 
 def test_notes_after_the_sixth_are_folded_and_none_is_lost() -> None:
     result = sample(methods=1, sites=2, rounds=3, seeds=1)
-    result["warnings"] = [f"site {i}: a value was clipped" for i in range(40)]
+    result["warnings"] = [f"column {i}: a value was clipped" for i in range(40)]
     open_, folded = render(result).split("<details><summary>", 1)
     assert open_.count("a value was clipped") + folded.count("a value was clipped") == 40
     assert open_.count("a value was clipped") <= 6

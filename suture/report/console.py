@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from suture.report import notes, tables
-from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, tidy, unprotected
+from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, repeats, tidy, unprotected
 
 SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
 SHORT = {
@@ -92,7 +92,7 @@ def print_result(result: Result, console: Console | None = None) -> None:
     console.print(summary_table(result, wide=console.width >= 110))
     legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
     if any(cell.note for row in tables.quality(result, _shown(result)).rows for cell in row[1:]):
-        legend += " ±: half of the 95 % interval over seeds."
+        legend += f" ±: half of the 95 % interval over {repeats(result)}."
     console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(headline(result)))
     if (compared := tables.significance(result)) is not None:

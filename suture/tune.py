@@ -24,7 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from suture.report.words import LOWER_IS_BETTER
 from suture.runfolder import write_whole
 from suture.spaces import Choice, Space, settings, space_of
 from suture.study import Study
+from suture.tunechoice import Tried, choose
 from suture.tunedata import PUBLIC, REAL, without_tested
 
 OTHER_SEED = 1000
@@ -62,6 +63,8 @@ class Plan:
     base: Path
     cost: str
     data: str
+    frugal: bool = False
+    most: float | None = None
 
     @property
     def metric(self) -> str:
@@ -76,7 +79,8 @@ class Plan:
     def mark(self) -> str:
         """What must be equal for two searches to be one."""
         trial = self.trial.to_dict() | {"sites": [site.name for site in self.trial.sites]}
-        return json.dumps([trial, [repr(part) for part in self.space]], sort_keys=True)
+        limit = [] if self.most is None else [self.most]
+        return json.dumps([trial, [repr(part) for part in self.space], *limit], sort_keys=True)
 
 
 def tune(
@@ -89,9 +93,14 @@ def tune(
     size: float | None = None,
     seed: int | None = None,
     threads: int | None = None,
+    frugal: bool = False,
+    most_bytes: float | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials."""
+    """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials.
+
+    ``frugal`` and ``most_bytes`` say which trial is taken: `suture.tunechoice`. A limit on bytes also steers the search.
+    """
     optuna = _optuna()
     if trials < 1:
         raise StudyError(f"--trials: expected 1 or more, found {trials}")
@@ -99,6 +108,7 @@ def tune(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
         plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
+        plan = replace(plan, frugal=frugal, most=most_bytes)
         stack.enter_context(_held(out))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -224,12 +234,14 @@ def _held(out: Path) -> Iterator[None]:
 def _open(optuna: Any, path: Path, plan: Plan) -> Any:
     """The search in its file: a new one, or the same one to go on with."""
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    # Under a limit on bytes the median is no measure: the trials within it may all lag behind those beyond it.
+    median = optuna.pruners.MedianPruner(n_startup_trials=STARTERS, n_warmup_steps=WARM_UP)
     search = optuna.create_study(
         storage=storage,
         study_name="suture",
         load_if_exists=True,
         direction="minimize" if plan.lower else "maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTERS, n_warmup_steps=WARM_UP),
+        pruner=median if plan.most is None else optuna.pruners.NopPruner(),
     )
     mark = search.user_attrs.get("mark")
     if mark is None:
@@ -271,7 +283,12 @@ def _counted(optuna: Any, search: Any) -> list[Any]:
 
 def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: int | None, say: Say) -> None:
     # A sampler a trial, seeded by its number: a search that was interrupted proposes what it would have proposed.
-    search.sampler = optuna.samplers.TPESampler(seed=plan.trial.seed + done, n_startup_trials=10, multivariate=True)
+    search.sampler = optuna.samplers.TPESampler(
+        seed=plan.trial.seed + done,
+        n_startup_trials=10,
+        multivariate=True,
+        constraints_func=None if plan.most is None else lambda tried: (_beyond(tried, plan.most),),
+    )
     trial = search.ask()
     values = {part.name: _suggest(trial, part) for part in plan.space}
     begun = time.perf_counter()
@@ -292,9 +309,26 @@ def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: 
         search.tell(trial, state=state.FAIL)
         say(f"[{done + 1}/{trials}] failed ({error}): {text}")
     else:
+        parts, sent = _parts(result, plan.metric)
         trial.set_user_attr("seconds", time.perf_counter() - begun)
+        trial.set_user_attr("parts", parts)
+        trial.set_user_attr("bytes", sent)
         search.tell(trial, value)
-        say(f"[{done + 1}/{trials}] {plan.metric} {value:.4f} (best {search.best_value:.4f}): {text}")
+        say(f"[{done + 1}/{trials}] {plan.metric} {value:.4f}, {sent:,.0f} bytes a hospital: {text}")
+
+
+def _beyond(trial: Any, most: float | None) -> float:
+    """By how many bytes a trial is beyond the limit; one that did not end counts as beyond it."""
+    return float(trial.user_attrs.get("bytes", 1e12)) - (0.0 if most is None else most)
+
+
+def _parts(result: Any, metric: str) -> tuple[list[float], float]:
+    """Each fold's value, and what a hospital sends in one training, on average."""
+    data = result.data
+    values = [run["global"].get(metric) for run in data["methods"][data["method"]]["per_seed"]]
+    folds = int(data["study"]["evaluation"]["folds"])
+    training = len(data["cohort"]["sites"]) * ((folds - 1) / folds if folds else 1.0)
+    return [math.nan if value is None else value for value in values], data["communication"]["bytes_up"] / training
 
 
 def _suggest(trial: Any, part: Any) -> Any:
@@ -339,7 +373,7 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
         raise RunError(
             f"no trial of {len(counted)} came to an end; the first says: {counted[0].user_attrs.get('failed')}"
         )
-    best = (min if plan.lower else max)(complete, key=lambda trial: trial.value)
+    best = _taken(complete, plan)
     rows = [_row(trial, plan, best is trial) for trial in counted]
     tuned = plan.study.replace(**_merge({"method": {"name": plan.method}}, settings(best.params)))
     tuned = tuned.replace(name=f"{plan.study.name} tuned"[:80])
@@ -353,6 +387,7 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
         "method": plan.method,
         "metric": plan.metric,
         "best": {"trial": best.number, "value": best.value, "settings": settings(best.params)},
+        "rule": _rule(plan),
         "trials": len(counted),
         "ended_early": sum(trial.state == state.PRUNED for trial in counted),
         "failed": sum(trial.state == state.FAIL for trial in counted),
@@ -369,6 +404,29 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
     return found
 
 
+def _taken(complete: list[Any], plan: Plan) -> Any:
+    """The trial that the rule takes."""
+    if not plan.frugal and plan.most is None:
+        return (min if plan.lower else max)(complete, key=lambda trial: trial.value)
+    known = {trial.number: trial for trial in complete if "bytes" in trial.user_attrs}
+    tried = [Tried(n, t.value, tuple(t.user_attrs["parts"]), t.user_attrs["bytes"]) for n, t in known.items()]
+    try:
+        return known[choose(tried, lower=plan.lower, frugal=plan.frugal, most=plan.most).number]
+    except ValueError:
+        least = min((one.sent for one in tried), default=math.inf)
+        raise RunError(
+            f"no trial sends at most {plan.most or math.inf:,.0f} bytes; the least was {least:,.0f}. Raise --most-bytes, or make "
+            "more trials"
+        ) from None
+
+
+def _rule(plan: Plan) -> str:
+    limit = "" if plan.most is None else f", of those that send at most {plan.most:,.0f} bytes a hospital"
+    if plan.frugal:
+        return f"the fewest bytes within one standard error (of the difference, over folds) of the best{limit}"
+    return f"the best{limit}"
+
+
 def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
     names = {"COMPLETE": "finished", "PRUNED": "ended early", "FAIL": "failed"}
     flat = settings(trial.params)
@@ -379,6 +437,7 @@ def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
         plan.metric: value,
         "state": "best" if best else names[trial.state.name],
         **{part.name: flat.get(part.name.split(".")[0], {}).get(part.name.split(".")[1]) for part in plan.space},
+        "bytes": None if "bytes" not in trial.user_attrs else round(trial.user_attrs["bytes"]),
         "seconds": round(trial.user_attrs.get("seconds", 0.0), 2),
     }
 
@@ -389,6 +448,6 @@ def _merge(first: dict[str, dict[str, Any]], second: dict[str, dict[str, Any]]) 
 
 def _header(plan: Plan, best: Any, count: int) -> str:
     return (
-        f"# Found by suture tune: {plan.metric} {best.value:.4f}, trial {best.number}, best of {count} for {plan.method},\n"
+        f"# Found by suture tune: {plan.metric} {best.value:.4f}, trial {best.number} of {count} for {plan.method}: {_rule(plan)},\n"
         f"# on {plan.data}.\n# Privacy cost of the search: {plan.cost}. Measure it with: suture run study.toml\n\n"
     )

@@ -50,9 +50,18 @@ def tune(
             where = folder / name
             found.append(
                 search(
-                    asked, out=where, trials=trials, method=name, on=on, size=size, seed=seed, threads=threads,
-                    frugal=frugal, most_bytes=most_bytes, say=say,
-                )  # fmt: skip
+                    asked,
+                    out=where,
+                    trials=trials,
+                    method=name,
+                    on=on,
+                    size=size,
+                    seed=seed,
+                    threads=threads,
+                    frugal=frugal,
+                    most_bytes=most_bytes,
+                    say=say,
+                )
             )
     except KeyboardInterrupt:
         say("\ninterrupted; the same command goes on with the search")

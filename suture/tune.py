@@ -18,7 +18,7 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -36,7 +36,7 @@ from suture.tuneplan import Plan, make_plan
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8
 """Nothing is ended early before half of its first training, nor while fewer trials than this are finished."""
-ATTEMPTS = 20
+ATTEMPTS = 80
 """How often new settings are asked for instead of some that were tried; a space may be exhausted."""
 
 Say = Callable[[str], None]
@@ -54,11 +54,13 @@ def tune(
     threads: int | None = None,
     frugal: bool = False,
     most_bytes: float | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials.
 
     ``frugal`` and ``most_bytes`` say which trial is taken: `suture.tunechoice`. A limit on bytes also steers the search.
+    ``only`` limits settings to some of the values in their list.
     """
     optuna = _optuna()
     if trials < 1:
@@ -66,7 +68,7 @@ def tune(
     out = Path(out).resolve()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
-        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
+        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed, only=only)
         plan = replace(plan, frugal=frugal, most=most_bytes)
         stack.enter_context(_held(out))
         stack.enter_context(warnings.catch_warnings())
@@ -200,9 +202,9 @@ def _proposed(optuna: Any, search: Any, plan: Plan, done: int) -> tuple[Any, dic
     """
     tried = [settings(earlier.params) for earlier in _counted(optuna, search)]
     for attempt in range(ATTEMPTS):
-        search.sampler = optuna.samplers.TPESampler(
-            seed=plan.trial.seed + done + 1_000_000 * attempt, n_startup_trials=10, multivariate=True
-        )
+        seed = plan.trial.seed + done + 1_000_000 * attempt
+        likely = optuna.samplers.TPESampler(seed=seed, n_startup_trials=10, multivariate=True)
+        search.sampler = likely if attempt < ATTEMPTS // 4 else optuna.samplers.RandomSampler(seed=seed)
         trial = search.ask()
         values = {part.name: _suggest(trial, part) for part in plan.space}
         if settings(values) not in tried or attempt == ATTEMPTS - 1:

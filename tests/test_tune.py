@@ -123,6 +123,9 @@ def test_methods_and_spaces(tmp_path):
     assert "privacy.clip" in [part.name for part in spaces.space_of(icu(), "fedavg")]
     with pytest.raises(PrivacyError, match="moon is not private"):
         make_plan(icu(), "moon", tmp_path)
+    for wrong, why in (({"rate": ["1"]}, "expected one of rounds"), ({"rounds": ["7"]}, "expected values out of 4, 5")):
+        with pytest.raises(StudyError, match=why):
+            make_plan(icu(), "veil", tmp_path, only=wrong)
     with pytest.raises(StudyError, match="no search space"):
         make_plan(icu(), "fedmany", tmp_path)
 
@@ -170,9 +173,8 @@ def test_the_one_that_sends_least_of_those_as_good_is_taken(tmp_path, monkeypatc
 
 def test_settings_are_not_tried_twice_while_there_are_others(tmp_path, monkeypatch):
     monkeypatch.setattr(conduct, "run", lambda *_, **__: made(0.8, [0.8, 0.8], 100))
-    few = (spaces.Choice("method.rounds", (4, 5)), spaces.Choice("method.teams", (4, 8, 12)))
-    monkeypatch.setitem(spaces.VEIL, "secure", few)
-    found = tune(icu(), out=tmp_path / "out", trials=7)
+    few = {"rounds": ["4", "5"], "teams": ["4", "8", "12"], "concepts": ["60"]}
+    found = tune(icu(), out=tmp_path / "out", trials=7, only=few)
     tried = [(row["method.rounds"], row["method.teams"]) for row in found["rows"]]
     assert len(set(tried[:6])) == 6  # all six, and only then one again
     assert len(found["rows"]) == found["trials"] == 7

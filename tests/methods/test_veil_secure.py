@@ -123,6 +123,11 @@ def test_sums_wrap_and_come_back_near_the_forecast():
     words = box.total()[found.name]
     seen, _ = veil_secure.opened(found, words, 2, near=0.9 * far)
     np.testing.assert_allclose([*seen["bias"], *seen["gradient"]], far, atol=1.01 * found.pieces[0].grid.step)
+    box = SecureSum(("a",))
+    near = far * np.array([0.3, 0.6, 4.0])  # 0.9, -0.42 and 0.4 of what the bias and a concept may be off: within 1 and a half
+    box.add("a", veil_secure.answer(found, {"bias": near[:1], "gradient": near[1:]}, None, seeded_key(1)))
+    kept, _ = veil_secure.opened(found, box.total()[found.name], 1)
+    np.testing.assert_allclose([*kept["bias"], *kept["gradient"]], near, atol=1.01 * found.pieces[0].grid.step)
     lost, _ = veil_secure.opened(found, words, 2)
     assert abs(lost["bias"][0] - far[0]) > 1
     assert abs(lost["gradient"][0] - far[1]) > 1

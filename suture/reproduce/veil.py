@@ -47,7 +47,11 @@ _MOMENTS = {"name": "veil", "mode": "votes+moments", "rounds": 10, "picks": 6, "
 _SCAFFOLD = {"name": "scaffold", "rounds": 20, "local_epochs": 5, "batch": 128, "rate": 0.154}
 SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 6, "concepts": 52, "teams": 4}, None),
-    "few": ("VEIL, secure sums, few bytes", {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 44}, None),
+    "few": (
+        "VEIL, secure sums, few bytes",
+        {"name": "veil", "mode": "secure", "rounds": 4, "concepts": 52, "teams": 16},
+        None,
+    ),
     "moments": ("VEIL, votes and moments", _MOMENTS, None),
     "votes": ("VEIL, votes", _VOTES, None),
     "fedavg": ("DP-FedAvg", {"name": "fedavg", "rounds": 10, "local_epochs": 2, "batch": 128, "rate": 1.99}, 1.41),

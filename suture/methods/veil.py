@@ -57,8 +57,7 @@ SHARES: dict[str, dict[str, float]] = {
 }
 """Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in proportion."""
 LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 4}
-NORM = 3.0
-"""Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less."""
+NORM = 3.0  # Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less.
 ONE_TEAM = Teams((), 1)
 SCORE = 8.0
 """Log odds beyond which a patient's score counts as this much when the model's scale is set."""

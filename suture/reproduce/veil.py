@@ -46,7 +46,7 @@ _VOTES = {"name": "veil", "mode": "votes", "rounds": 20, "picks": 2, "quorum": 1
 _MOMENTS = {"name": "veil", "mode": "votes+moments", "rounds": 10, "picks": 6, "quorum": 2.7, "server_rate": 0.263}
 _SCAFFOLD = {"name": "scaffold", "rounds": 20, "local_epochs": 5, "batch": 128, "rate": 0.154}
 SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
-    "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 6, "concepts": 52, "teams": 4}, None),
+    "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 8, "teams": 8}, None),
     "few": (
         "VEIL, secure sums, few bytes",
         {"name": "veil", "mode": "secure", "rounds": 4, "concepts": 52, "teams": 16},

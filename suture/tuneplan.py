@@ -44,6 +44,7 @@ class Plan:
     data: str
     frugal: bool = False
     most: float | None = None
+    most_ece: float | None = None
 
     @property
     def metric(self) -> str:

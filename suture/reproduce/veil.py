@@ -38,7 +38,8 @@ MEMORY = Path("/dev/shm")
 # key -> label, method settings, clip (None: the method bounds contributions itself). Every row: what `suture tune --frugal`
 # takes of 20 trials at epsilon 5 on the icu study with seed 1042, 3 folds of hospitals; docs/tuning.md has studies and trials.
 #   secure:    suture tune secure.toml --trials 20 --frugal --size 1
-#   few:       suture tune secure.toml --trials 20 --frugal --size 1 --most-bytes 394 --only rounds=4,5 --only teams=12,16
+#   few:       suture tune secure.toml --trials 20 --frugal --size 1 --most-bytes 394 --most-ece 0.01 --only rounds=4,5
+#              --only teams=12,16
 #   moments:   suture tune moments.toml --trials 20 --frugal        votes: the same with votes.toml
 #   baselines: suture tune baselines.toml --trials 20 --frugal --method fedavg,scaffold
 #   without privacy: suture tune moon.toml --trials 20 --frugal     and the same with printed.toml
@@ -49,7 +50,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 8, "teams": 8}, None),
     "few": (
         "VEIL, secure sums, few bytes",
-        {"name": "veil", "mode": "secure", "rounds": 4, "concepts": 52, "teams": 16},
+        {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 36, "teams": 16},
         None,
     ),
     "moments": ("VEIL, votes and moments", _MOMENTS, None),

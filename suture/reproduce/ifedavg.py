@@ -18,7 +18,7 @@ from suture.errors import RunError
 from suture.interop import shifts
 from suture.reproduce import detection, ifedavg_private, ifedavg_tables
 from suture.reproduce.ifedavg_runs import Job, kept, of_study, rows_of, train_all
-from suture.reproduce.ifedavg_tables import FEWEST, LAYERED, METHODS
+from suture.reproduce.ifedavg_tables import FEWEST, LAYERED, METHODS, PRIOR
 from suture.runfolder import write_whole
 from suture.site.schema import feature_names
 from suture.study import Study
@@ -46,8 +46,16 @@ seeds: FedAvg 0.823 (with weights 0.784 to 0.799), iFedAvg 0.835 (with weights 0
 Not a blind choice: the three pairs with weights came first, and test scores with the best of them (iFedAvg 0.775, FedAvg
 0.786) had been seen when the three without were added. And the five splits overlap: a patient set apart in one is tested
 on in another. `more_jobs` repeats the comparison at twenty splits that nothing was chosen on."""
-SEEDS_OF = {"vsn": 3, "har": 2}
+SEEDS_OF = {"vsn": 2, "har": 1, "outbreak prognosis": 3}
 """How many of the five seeds the larger sets are run with; the others with all."""
+
+SPREAD = 0.5
+"""`method.layer_spread` of the row with a prior, ours and not the paper's. Chosen on the generated outbreak's diagnosis at
+seeds 101 to 103, which are in no table: mean weighted F1 0.8134, 0.8124, 0.8095 and 0.8098 with 0.5, 0.25, 0.1 and none,
+lowest client of a seed 0.751, 0.728, 0.738, 0.742. FedAvg had four tries too, its rate (0.008 to 0.064: 0.8073, 0.8087,
+0.8086, 0.8079; 0.741 to 0.745), and keeps the paper's. Nothing was chosen on the other sets."""
+MORE = {"heart": range(21, 41), "outbreak diagnosis": range(201, 221)}
+"""Further seeds, on which nothing was chosen, where clients are few or small: five splits of 920 patients say little."""
 
 NOTES = (
     "Ebola rows: the paper's figures are on real patients who are not public, ours on generated ones. Compare methods "
@@ -61,11 +69,16 @@ NOTES = (
     "a mean, so the same steps are 0.032 at batches of 16. APFL has no momentum, as in the paper. The heart hospitals are "
     "not in the paper: their rate (0.008) and no class weights, for every method, were chosen on patients set apart inside "
     "training, where both FedAvg and iFedAvg did best with them; leaving weights out was tried only after test scores with "
-    "them had been seen. 'Heart, further seeds' are splits that nothing was chosen on.",
+    "them had been seen. 'Further seeds' are splits that nothing was chosen on.",
+    f"'iFedAvg, prior' is ours: layers expected within an SD of {SPREAD:g} of the identity (method.layer_spread), chosen on "
+    "three other seeds of the generated outbreak and used on every set unchanged. The paper's method is 'iFedAvg'.",
+    "'Lowest client': the lowest of each seed, whichever client it is, then the mean over seeds; its difference is fair to "
+    "both. The gain at FedAvg's worst client flatters iFedAvg, because FedAvg's worst is partly bad luck.",
     "Missing values are filled as in the paper: the site's mean for numbers, 0.5 for yes/no, and not marked.",
     "Class weights are each client's own inverse prevalences, scaled to sum to the number of classes (appendix A.3).",
     "Pooled has no personal part and sees every client's rows with that client's own scaling, as the paper's does.",
-    "Seeds: all five of the paper for the outbreak and heart, the first three for VSN, the first two for HAR.",
+    "Seeds: all five of the paper for the outbreak's diagnosis and heart, the first three for its prognosis, the first two "
+    "for VSN, the first for HAR, so that everything takes about an hour on two cores.",
     "Quick runs use 150 rounds at twice the rate, one seed, and no HAR.",
 )
 
@@ -113,16 +126,32 @@ def jobs(dataset: str, quick: bool) -> dict[int, dict[str, Job]]:
     for seed in seeds_of(dataset, quick):
         plain = study(dataset, seed, quick=quick)
         layered = study(dataset, seed, quick=quick, name=f"{dataset} f_out", compare=[], output_layer="vector")
-        found[seed] = {**{method: Job(plain, method) for method in METHODS}, LAYERED: Job(layered, "ifedavg")}
+        found[seed] = {
+            **{method: Job(plain, method) for method in METHODS},
+            LAYERED: Job(layered, "ifedavg"),
+            PRIOR: prior_job(dataset, seed, quick),
+        }
     return found
 
 
-def more_jobs(quick: bool) -> dict[int, dict[str, Job]]:
-    """iFedAvg and FedAvg at the heart hospitals at further seeds: five splits of 920 patients say little."""
-    seeds = range(1, 3 if quick else 21)
+def prior_job(dataset: str, seed: int, quick: bool) -> Job:
+    """iFedAvg whose layers are expected near the identity."""
+    wanted = study(dataset, seed, quick=quick, name=f"{dataset} prior", compare=[], layer_spread=SPREAD)
+    return Job(wanted, "ifedavg")
+
+
+def more_jobs(quick: bool) -> dict[str, dict[int, dict[str, Job]]]:
+    """iFedAvg, with a prior and without, and FedAvg at further seeds; a quick run looks at two of them."""
     return {
-        seed: {method: Job(study("heart", seed, quick=quick), method) for method in ("ifedavg", "fedavg")}
-        for seed in seeds
+        dataset: {
+            seed: {
+                **{method: Job(study(dataset, seed, quick=quick), method) for method in ("ifedavg", "fedavg")},
+                PRIOR: prior_job(dataset, seed, quick),
+            }
+            for seed in (seeds[:2] if quick else seeds)
+        }
+        for dataset, seeds in MORE.items()
+        if not quick or dataset == "heart"
     }
 
 
@@ -144,7 +173,8 @@ def every_job(quick: bool) -> list[Job]:
     """All trainings without privacy, long ones first."""
     names = [name for name in reversed(DATASETS) if not quick or name != "har"]
     found = [job for name in names for by_method in jobs(name, quick).values() for job in by_method.values()]
-    return found + flip_jobs(quick) + [job for by_method in more_jobs(quick).values() for job in by_method.values()]
+    more = [job for by_seed in more_jobs(quick).values() for by in by_seed.values() for job in by.values()]
+    return found + flip_jobs(quick) + more
 
 
 def reproduce(
@@ -163,7 +193,10 @@ def reproduce(
         name: {seed: {key: result_of(job, out) for key, job in by.items()} for seed, by in jobs(name, quick).items()}
         for name in names
     }
-    more = {seed: {key: result_of(job, out) for key, job in by.items()} for seed, by in more_jobs(quick).items()}
+    more = {
+        name: {seed: {key: result_of(job, out) for key, job in by.items()} for seed, by in by_seed.items()}
+        for name, by_seed in more_jobs(quick).items()
+    }
     turned = [report_of(job, out) for job in flip_jobs(quick)]
     # The first seed's layers are looked at: with f_in alone, and with f_out as well.
     first = {name: next(iter(jobs(name, quick).values())) for name in names}

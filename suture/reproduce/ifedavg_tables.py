@@ -110,7 +110,8 @@ def _table(found: Mapping[str, Results], metric: str, which: str) -> list[dict[s
         for method, paper in zip(METHODS, printed, strict=True):
             row[f"paper {LABELS[method]}"] = paper
             row[f"our {LABELS[method]}"] = summary(results, method, metric, which)
-        row[f"our {LABELS[PRIOR]}"] = summary(results, PRIOR, metric, which)
+            if method == "ifedavg":
+                row[LABELS[PRIOR]] = summary(results, PRIOR, metric, which)
         rows.append(row)
     return rows
 

@@ -93,7 +93,7 @@ class ModelSpec(BaseModel):
     width: int = Field(default=8, ge=1)
     """Channels of a residual network's first stage; 64 for the published ResNet-18 and ResNet-34."""
     weights: str | None = None
-    """A local file of ImageNet weights to start a residual network from."""
+    """A local file of public weights to start a residual network from: torchvision's ImageNet weights, or an NPZ file."""
     hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.0, ge=0, lt=1)

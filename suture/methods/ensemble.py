@@ -128,9 +128,7 @@ class Ensemble:
         order = generator(derive(key, "held back")).permutation(data.patients)
         held = round(HELD_BACK * data.patients) if data.patients >= FEWEST else 0
         back, rest = _some(data, np.sort(order[:held])), _some(data, np.sort(order[held:]))
-        local = replace(
-            self.local, epochs=self.epochs, rate=self.rate, clip=None, noise_multiplier=None, most_steps=0
-        )
+        local = replace(self.local, epochs=self.epochs, rate=self.rate, clip=None, noise_multiplier=None, most_steps=0)
         push = getattr(self.inner, "push", None)
         weights = push(rest, message) if push is not None else None
         trained = training.train(self.network, begin, rest, local, derive(key, "training"), None, weights)

@@ -144,7 +144,9 @@ class FairFed:
     def mechanism(self) -> str:
         """For the privacy statement."""
         words = (
-            "In every round each hospital sent a model update by DP-SGD, clipped by patient, and " + self._when() + " for each of the "
+            "In every round each hospital sent a model update by DP-SGD, clipped by patient, and "
+            + self._when()
+            + " for each of the "
             f"{len(self.protected)} protected groups the sum of its patients' risks (in the first round their number) with "
             "discrete Gaussian noise; a patient moves these sums by at most 1. "
         )
@@ -203,7 +205,9 @@ class FairFed:
         fresh = np.clip(sums / state["counts"], 0, 1)
         memory = MEMORY if int(state["t"]) > self.every else 0.0
         new["rates"] = memory * state["rates"] + (1 - memory) * fresh
-        new["pressure"] = np.clip(state["pressure"] + gaps_of(fresh, state["counts"]) / SCALE, -LIMIT, LIMIT)
+        # A gap that is seen every so many rounds stands for all of them: the sum is over rounds, whatever the schedule.
+        seen = self.every * gaps_of(fresh, state["counts"])
+        new["pressure"] = np.clip(state["pressure"] + seen / SCALE, -LIMIT, LIMIT)
         gap = gaps_of(new["rates"], state["counts"])
         # Over the threshold, and pushed as hard as lambda allows in the direction that would close it.
         held = (np.abs(new["pressure"]) >= 1) & (np.sign(new["pressure"]) == np.sign(gap))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import cohorts, methods, pictures, world
+from suture import cohorts, methods, pictures, planning, world
 from suture.errors import StudyError
 from suture.methods.base import Phased
 from suture.models.dense import Dense
@@ -124,9 +124,9 @@ def _of_study(path: str | Path) -> tuple[str, float | None, float | None]:
         raise StudyError("this study promises no privacy: the row without protection is already what its messages give")
     here = world.survey(study, Path(path).resolve().parent, study.seed)
     smallest = min(here.sizes, key=lambda name: here.sizes[name])
-    if isinstance(world.method_of(study, here, study.method.name), Phased):
+    if isinstance(planning.method_of(study, here, study.method.name), Phased):
         raise StudyError(f"method {study.method.name!r} sends no update of a network, which is what this attack reads")
-    planned = world.plan(study, here, world.method_of(study, here, "fedavg"))[smallest]
+    planned = planning.plan(study, here, planning.method_of(study, here, "fedavg"))[smallest]
     return f"study {study.name!r}", planned.epsilon, planned.noise_multiplier
 
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import methods, world
+from suture import methods, planning, world
 from suture.errors import StudyError
 from suture.methods.base import Arrays, Method, Phased
 from suture.models.dense import Dense
@@ -187,18 +187,18 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
     if study.privacy is None:
         raise StudyError("this study promises no privacy, so there is no claim to audit; add a [privacy] table")
     here = world.survey(study, base, study.seed)
-    method = world.method_of(study, here, study.method.name)
+    method = planning.method_of(study, here, study.method.name)
     if isinstance(method, Phased):
         raise StudyError(
             f"suture audit tests clipped and noisy updates of local training; {study.method.name} sends votes or sums of "
             "whole numbers, for which it has no canary. Their mechanisms are checked by enumeration (docs/veil.md, How the "
             "theorems are checked); audit a study with another method, for example fedavg"
         )
-    plans = world.plan(study, here, method)
+    plans = planning.plan(study, here, method)
     names = [place.name for place in here.places]
     if site is not None and (site not in names or method.pooled):
         raise StudyError(f"unknown site {site!r}; expected one of {', '.join(names)}")
-    chosen = world.POOLED if method.pooled else site or min(names, key=lambda name: here.sizes[name])
+    chosen = planning.POOLED if method.pooled else site or min(names, key=lambda name: here.sizes[name])
     wanted = [place for place in here.places if method.pooled or place.name == chosen]
     parts = [world.load_site(study, here, place).train for place in wanted]
     state = method.init(names, np.random.default_rng([study.seed, 1]))
@@ -309,7 +309,7 @@ def _local_of(method: Method) -> Any:
 def _noise_source(study: Study, subject: Subject, messages: int, rate: float, key: bytes) -> dict[str, Any]:
     """Test 4, on the study's method with a model of one layer: the noise's source does not depend on the model."""
     network = Dense((max(8, subject.rows.features), 1))
-    local = replace(world.local_settings(study), epochs=1, noise_multiplier=None)
+    local = replace(planning.local_settings(study), epochs=1, noise_multiplier=None)
     method = methods.build(study.method.name, study.method, network, local)
     width = network.sizes[0]
     table = Patients(np.zeros((1, width), np.float32), np.zeros(1, np.int32), np.arange(2))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from suture import gathering, methods, served, world
+from suture import gathering, methods, planning, served, world
 from suture.engines.embedded import Embedded
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.calibration import cross_fitted, ece, reliability
@@ -189,13 +189,13 @@ class _Job:
         self.study, self.world, self.seed = study, here, seed
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
-        self.method: Method = world.method_of(study, here, name)
+        self.method: Method = planning.method_of(study, here, name)
         asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
         gathering.check(self.method, study.protection, len(asked))
         gathering.check_engine(study.protection, engine)
-        self.plans: dict[str, SitePlan] = world.plan(study, here, self.method)
+        self.plans: dict[str, SitePlan] = planning.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
-        self.account = world.account(study, here, name)
+        self.account = planning.account(study, here, name)
         self._saved = time.monotonic()
         self._counts: np.ndarray[Any, Any] | None = None
         # Kept for good, so that a patient who is erased later can be trained without from before their first round on.
@@ -316,8 +316,8 @@ class _Job:
         spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
         noise = {site: member.noise for site, member in trainers.items() if member.noise is not None}
         if self.method.pooled:
-            spent = dict.fromkeys(self.world.sizes, spent[world.POOLED]) if spent else {}
-            noise = dict.fromkeys(self.world.sizes, noise[world.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.sizes, spent[planning.POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.sizes, noise[planning.POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,

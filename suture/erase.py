@@ -21,10 +21,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from suture import conduct, world
+from suture import conduct, places, planning, world
 from suture.errors import BudgetExhausted, DataError, RunError, StudyError
 from suture.federation import first_rounds, rounds_of
 from suture.methods import METHODS
+from suture.places import Place
+from suture.planning import POOLED
 from suture.privacy.accounts import Account
 from suture.privacy.books import overview
 from suture.privacy.budget import Budget
@@ -34,7 +36,6 @@ from suture.result import Result
 from suture.runfolder import RunFolder, before_key
 from suture.site.erasure import erase_at_site, is_held_out, rows_of
 from suture.study import Study
-from suture.world import POOLED, Place
 
 How = Literal["checkpoint", "scratch"]
 MAY = "may have been drawn in"
@@ -51,14 +52,14 @@ def erase(place: Place, patient: str, *, study: Study | None = None, out: Path |
 
     ``study`` tells which of its patients are held out, so that they are not said to have been trained on.
     """
-    if place.home is None or not (place.home / world.LEDGER).exists():
+    if place.home is None or not (place.home / places.LEDGER).exists():
         raise StudyError(
             f"site {place.name!r} has no ledger at {place.home}; nothing was ever released here. Give the site's home"
         )
     if not patient.strip():
         raise StudyError("expected a patient's identifier, found an empty one")
-    with closing(Ledger.open(place.home / world.LEDGER, place.name)) as ledger:
-        entry, new = erase_at_site(ledger, world.site_secret(place.home), patient)
+    with closing(Ledger.open(place.home / places.LEDGER, place.name)) as ledger:
+        entry, new = erase_at_site(ledger, places.site_secret(place.home), patient)
         rows = None
         if study is not None and study.table is not None:
             tables = [place.source, *([place.test] if place.test is not None else [])]
@@ -107,7 +108,7 @@ def _certificate(ledger: Ledger, patient: str, place: Place, study: Study | None
 
 def _spared(account: str, patient: str, place: Place, study: Study) -> bool:
     """Whether a training never used the patient: only the split of the study at hand can say so."""
-    trainings = {f"{study.name}/{method}{suffix}" for method in METHODS for suffix in ("", world.WITHOUT_PRIVACY)}
+    trainings = {f"{study.name}/{method}{suffix}" for method in METHODS for suffix in ("", planning.WITHOUT_PRIVACY)}
     if account not in trainings or place.test is not None:
         return False
     return is_held_out(patient, study.evaluation.holdout, str(study.seed))
@@ -210,11 +211,11 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
     """Every site must be able to pay for every round that is new, or nothing is begun."""
     here = world.survey(study, base, study.seed)
     parts = [
-        (part, method, world.plan(study, part, world.method_of(study, part, method)))
+        (part, method, planning.plan(study, part, planning.method_of(study, part, method)))
         for part, method in product(world.split(study, here), study.methods)
     ]
     for place in here.places:
-        with closing(world.open_ledger(place, None)) as ledger:
+        with closing(places.open_ledger(place, None)) as ledger:
             books = ledger.books()
         books.lifetime = books.lifetime or place.lifetime
         for part, method, plans in parts:
@@ -226,8 +227,8 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
                 rounds_of(list(plans), until, study.method.participation, study.seed)[planned.site]
                 for until in (skipped, study.method.rounds)
             )
-            name = world.account(study, part, method)
-            books.studies.setdefault(name, Account(world.budget(study, planned)))
+            name = planning.account(study, part, method)
+            books.studies.setdefault(name, Account(planning.budget(study, planned)))
             form = normal_form(compose([(planned.spent_after(taken, done), study.evaluation.seeds)]))
             for why in books.too_much(name, form):
                 raise BudgetExhausted(
@@ -241,7 +242,7 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
 
 def place_for(home: Path, site: str | None) -> Place:
     """A site known by its home alone: enough for a tombstone and a certificate."""
-    path = home / world.LEDGER
+    path = home / places.LEDGER
     with closing(Ledger.read(path)) as ledger:
         name = ledger.site
     if site is not None and site != name:

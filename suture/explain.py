@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import places, world
 from suture.errors import DataError, RunError, StudyError
 from suture.evaluation.calibration import platt_fit
 from suture.explanation.patient import Explanation, Histogram, Named, explain
@@ -79,7 +79,7 @@ def explain_patient(
     }
 
 
-def _site(study: Study, base: Path, site: str) -> tuple[world.Place, SiteData, Passage | None]:
+def _site(study: Study, base: Path, site: str) -> tuple[places.Place, SiteData, Passage | None]:
     here = world.survey(study, base, study.seed)
     place = next((place for place in here.places if place.name == site), None)
     if place is None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import places, planning, world
 from suture.errors import DataError, RunError, StudyError
 from suture.evaluation.calibration import platt_fit
 from suture.evaluation.significance import interval as t_interval
@@ -74,7 +74,7 @@ class Trained:
                 models.append((found[0].state, found[1]))
         if not models:
             raise RunError(f"{folder} keeps no checkpoint of {name}; its models cannot be asked. Run the study again")
-        return cls(result, study, here, world.method_of(study, here, name), models, images[0].size)
+        return cls(result, study, here, planning.method_of(study, here, name), models, images[0].size)
 
     def predict(self, site: str, seed: int = 0, piece: str | None = None) -> Predict:
         """The model as a site computes it, ensembles included; "" is a site that did not take part.
@@ -92,7 +92,7 @@ class Trained:
             return lambda rows: ensemble.parts(state, own.get(site, {}), rows, site)[piece]
         return lambda rows: self.method.predict(state, own.get(site, {}), np.ascontiguousarray(rows, np.float32), site)
 
-    def place(self, site: str) -> world.Place:
+    def place(self, site: str) -> places.Place:
         """A site by name."""
         found = next((place for place in self.here.places if place.name == site), None)
         if found is None:
@@ -161,7 +161,7 @@ def _written(
     page = image_page.page(found, name, where, result, png(full[:, :LISTED]), [paths["png"].name, paths["dcm"].name])
     told = "; ".join(f"{region} {value:+.2f}" for region, value in found.ordered[:5])
     home = run.place(site).home if site is not None else None
-    secret = world.site_secret(home) if home is not None else None
+    secret = places.site_secret(home) if home is not None else None
     target.mkdir(parents=True, exist_ok=True)
     write_capture(
         full,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import places, world
 from suture.cohorts.radiographs import truth
 from suture.errors import StudyError
 from suture.explain_image import QUICK_SAMPLES, Trained
@@ -146,7 +146,7 @@ def lesion_dice(
 
 def _dice(
     run: Trained,
-    places: Sequence[world.Place],
+    places: Sequence[places.Place],
     images: int,
     piece: str | None = None,
     samples: int = QUICK_SAMPLES,

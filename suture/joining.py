@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import places, planning, world
 from suture.errors import PrivacyError, RunError, StudyError
 from suture.evaluation.metrics import measure
 from suture.methods.ifedavg import IFedAvg, Joining
@@ -56,17 +56,17 @@ def join(
     if place is None:
         raise StudyError(f"--site: the study has no site {site!r}; expected one of {', '.join(here.sizes)}")
     here = replace(here, places=(place,), sizes={site: here.sizes[site]})
-    method = world.method_of(asked, here, "ifedavg")
+    method = planning.method_of(asked, here, "ifedavg")
     if not isinstance(method, IFedAvg):
         raise StudyError(f"expected the method ifedavg, found {method.name!r}")
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
-    ledger = world.open_ledger(place, None)
+    ledger = places.open_ledger(place, None)
     try:
         if place.lifetime is not None:
             ledger.open_lifetime(place.lifetime)
         planned = _promise(asked, here, site, rounds, ledger)
         member = Member(
-            Hospital(site, world.load_site(asked, here, place), (ledger,), world.secret_of(place, here.seed)),
+            Hospital(site, world.load_site(asked, here, place), (ledger,), places.secret_of(place, here.seed)),
             _account(asked), planned.noise_multiplier if planned else None, asked.seed,
         )  # fmt: skip
         before = _measured(member, method, shared)
@@ -128,7 +128,7 @@ def _matches(result: Result, study: Study, here: world.World) -> None:
 
 
 def _account(study: Study) -> str:
-    return f"{study.name}/join" + ("" if study.private else world.WITHOUT_PRIVACY)
+    return f"{study.name}/join" + ("" if study.private else planning.WITHOUT_PRIVACY)
 
 
 def _promise(study: Study, here: world.World, site: str, rounds: int, ledger: Any) -> SitePlan | None:
@@ -147,7 +147,7 @@ def _promise(study: Study, here: world.World, site: str, rounds: int, ledger: An
         epsilon=privacy.epsilon, noise_multiplier=privacy.noise_multiplier, delta=privacy.delta,
         accountant=privacy.accountant,
     )  # fmt: skip
-    ledger.open_study(_account(study), world.budget(study, planned))
+    ledger.open_study(_account(study), planning.budget(study, planned))
     return planned
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from suture.errors import StudyError
+from suture.places import Place, open_ledger, place_of, site_secret
 from suture.privacy.accountant import epsilon as epsilon_of_event
 from suture.privacy.calibration import noise_for
 from suture.privacy.ledger import Budget, Ledger
@@ -38,7 +39,7 @@ from suture.site.release import (
 )
 from suture.site.schema import Schema
 from suture.study import Study
-from suture.world import Place, open_ledger, place_of, request, site_secret, survey
+from suture.world import request, survey
 
 KINDS = ("rate", "histogram", "quantiles")
 

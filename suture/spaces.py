@@ -88,9 +88,9 @@ VEIL: dict[str, Space] = {
         Choice("method.concepts", (20, 40, 60)),
     ),
     "secure": (
-        Choice("method.rounds", (5, 6, 8, 10)),
-        Choice("method.concepts", (30, 40, 50, 60)),
-        Choice("method.teams", (4, 8, 12)),
+        Choice("method.rounds", (4, 5, 6, 8, 10)),
+        Choice("method.concepts", (28, 36, 44, 52, 60)),
+        Choice("method.teams", (4, 8, 12, 16)),
     ),
 }
 VEIL["votes+moments"] = VEIL["votes"]

@@ -131,6 +131,7 @@ class MethodSpec(BaseModel):
     input_layer: Literal["none", "vector", "scalar"] = "vector"
     output_layer: Literal["none", "vector", "scalar"] = "none"
     share_layers: bool = False
+    layer_spread: float | None = Field(default=None, gt=0)
     alpha: float = Field(default=0.5, ge=0, le=1)
     alpha_adaptive: bool = False
     tuning: float = Field(default=0.1, ge=0, lt=1)

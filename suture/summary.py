@@ -1,6 +1,6 @@
 """What goes into ``result.json``: means and intervals over seeds, comparisons, the privacy statement, the cohort.
 
-Everything here is plain values computed from outcomes; nothing reads rows except `_cohort`, which describes generated
+Everything here is plain values computed from outcomes; nothing reads rows except `describing`, which describes generated
 patients (or real ones where the study has no promise to keep, or asks for it) and says so.
 """
 
@@ -15,106 +15,24 @@ from typing import Any
 import numpy as np
 
 from suture import __version__
+from suture.cited import references
+from suture.describing import described_cohort, describes
 from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.federation import participants, rounds_of
 from suture.methods.base import Phased
 from suture.models.describe import described
+from suture.planning import POOLED, method_of, network_of, plan
 from suture.privacy import accountant
 from suture.privacy.statement import no_privacy_statement, statement
-from suture.report.describe import describe
-from suture.site.cohort import SiteData
-from suture.site.schema import Number
 from suture.study import Study
-from suture.world import POOLED, World, method_of, network_of, plan, profiled, split
+from suture.world import World, profiled, split
 
 Metrics = dict[str, float | None]
 SITES_PER_SEED = 50
 """Up to so many sites, every seed's metrics are kept site by site too (the spread over clients and seeds)."""
-MOST_DESCRIBED = 40
-"""Histograms of the first so many numbers: hundreds of them would inform nobody."""
 CURVE_POINTS = 12
 """At how many rounds the epsilon spent so far is computed for the privacy-utility curve."""
-
-_FEDOPT = ("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295")
-_VEIL = (
-    "VEIL: A Framework for Differentially Private, Interpretable, and Communication-Efficient Federated Learning",
-    "Vallabhaneni",
-    2025,
-    "paper 000",
-)
-REFERENCES = {
-    "fedavg": (
-        "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        "McMahan et al.",
-        2017,
-        "arXiv:1602.05629",
-    ),
-    "fedprox": ("Federated Optimization in Heterogeneous Networks", "Li et al.", 2020, "arXiv:1812.06127"),
-    "fedadam": (
-        "A Robust Framework for Secure Cardiovascular Risk Prediction (FedCVR)",
-        "Tertulino, Alencar",
-        2026,
-        "arXiv:2603.13293",
-    ),
-    "fedyogi": _FEDOPT,
-    "fedadagrad": _FEDOPT,
-    "ifedavg": (
-        "iFedAvg: Interpretable Data-Interoperability for Federated Learning",
-        "Roschewitz, Hartley, Corinzia, Jaggi",
-        2021,
-        "arXiv:2107.06580",
-    ),
-    "apfl": ("Adaptive Personalized Federated Learning", "Deng, Kamani, Mahdavi", 2020, "arXiv:2003.13461"),
-    "ditto": (
-        "Ditto: Fair and Robust Federated Learning Through Personalization",
-        "Li, Hu, Beirami, Smith",
-        2021,
-        "arXiv:2012.04221",
-    ),
-    "finetune": (
-        "Salvaging Federated Learning by Local Adaptation",
-        "Yu, Bagdasaryan, Shmatikov",
-        2020,
-        "arXiv:2002.04758",
-    ),
-    "scaffold": (
-        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        "Karimireddy et al.",
-        2020,
-        "arXiv:1910.06378",
-    ),
-    "fedsgd": (
-        "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
-        "Kairouz, Liu, Steinke",
-        2021,
-        "arXiv:2102.06387",
-    ),
-    "moon": ("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
-    "veil": _VEIL,
-    "veil-printed": _VEIL,
-    "fedcluster": (
-        "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
-        "You et al.",
-        2022,
-        "ACAI 2022",
-    ),
-}
-DP_REFERENCES = (
-    ("Deep Learning with Differential Privacy", "Abadi et al.", 2016, "arXiv:1607.00133"),
-    (
-        "Rényi Differential Privacy of the Sampled Gaussian Mechanism",
-        "Mironov, Talwar, Zhang",
-        2019,
-        "arXiv:1908.10530",
-    ),
-    (
-        "Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions",
-        "Doroshenko et al.",
-        2022,
-        "arXiv:2207.04380",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -169,7 +87,7 @@ def summarise(
         "method": study.method.name,
         **{key: lead[key] for key in ("metrics", "privacy", "communication", "history")},
         "methods": found,
-        "cohort": _cohort(study, world),
+        "cohort": described_cohort(study, world),
         "model": {
             **described(network_of(study, world)),
             "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
@@ -180,7 +98,7 @@ def summarise(
         },
         "study": study.without_passwords().to_dict(),
         "warnings": list(warnings),
-        "references": _references(study),
+        "references": references(study),
     }
     if profiled(study):
         data["profiles"] = {
@@ -430,69 +348,3 @@ def _keep(
 ) -> Metrics:
     found = test(a, b)
     return {"t": found.get("t"), "p": found.get("p"), "df": found.get("df")}
-
-
-def describes(study: Study, world: World) -> bool:
-    asked = study.evaluation.describe
-    return asked if asked is not None else (world.generated or study.privacy is None)
-
-
-def _cohort(study: Study, world: World) -> dict[str, Any]:
-    """Sizes (public) always; prevalences and histograms only where `_describes` allows them."""
-    shown = describes(study, world)
-    sites: dict[str, dict[str, Any]] = {}
-    columns: dict[str, dict[str, Any]] = {}
-    every = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
-    numbers = dict(list(every.items())[:MOST_DESCRIBED])
-    for name, told in world.told.items():
-        sites[name] = {"region": told.region, "train": told.patients, **(told.described if shown else {})}
-    for name, hospital in world.hospitals.items():
-        data = hospital.data
-        sites[name] = {"region": hospital.region, "train": data.train.patients}
-        if not shown:
-            continue
-        sites[name].update(counted(data, world.class_count))
-        where = {feature: world.features.index(feature) for feature in numbers}
-        columns[name] = {
-            feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
-            + numbers[feature].low
-            for feature, at in where.items()
-        }
-    cohort: dict[str, Any] = {"source": "generated" if world.generated else "files", "sites": sites}
-    if columns and numbers:
-        bounds = {
-            name: {
-                "low": f.low,
-                "high": f.high,
-                "unit": f.unit,
-                "label": f.label or name.replace("_", " ").capitalize(),
-            }
-            for name, f in numbers.items()
-        }
-        cohort["features"] = describe(columns, bounds)
-    return cohort
-
-
-def counted(data: SiteData, classes: int) -> dict[str, Any]:
-    """Exact counts and shares of a site's rows: for generated patients, or where the study promises nothing."""
-    test = data.test.patients if data.test else 0
-    rows = data.train.rows + (data.test.rows if data.test else 0)
-    shares = np.bincount(data.train.y, minlength=classes) / data.train.rows
-    found: dict[str, Any] = {"patients": data.train.patients + test, "rows": rows, "test": test}
-    if classes == 2:
-        return {**found, "prevalence": float(shares[1])}
-    return {**found, "class_shares": [float(share) for share in shares]}
-
-
-def _bounded(data: SiteData, at: int) -> Any:
-    """A column of training rows on the scale of its declared bounds, whatever the site trains on."""
-    mean, spread = data.scales.get(at, (0.0, 1.0))
-    return data.train.x[:, at] * spread + mean
-
-
-def _references(study: Study) -> list[dict[str, Any]]:
-    rows = [REFERENCES[name] for name in study.methods if name in REFERENCES]
-    if study.privacy is not None:
-        rows += DP_REFERENCES
-    keys = ("title", "authors", "year", "where")
-    return [dict(zip(keys, row, strict=True)) for row in dict.fromkeys(rows)]

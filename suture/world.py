@@ -6,64 +6,38 @@ written into each site's ledger, and after that clinical values are read.
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suture import cohorts
-from suture.errors import DataError, LedgerError, PrivacyError, StudyError
+from suture.errors import DataError, PrivacyError, StudyError
 from suture.evaluation.resampling import grouped_folds
-from suture.federation import participants, rounds_of
-from suture.methods import METHODS, NOT_PRIVATE, Public, build
-from suture.methods.base import Method, Phased
-from suture.models.dense import Dense
-from suture.models.network import Network
-from suture.models.residual import Residual
+from suture.federation import participants
+from suture.methods import METHODS
+from suture.places import LEDGER, Place, note_skipped, open_ledger, place_of, secret_of, site_secret
+from suture.planning import POOLED, account, budget, method_of, plan
 from suture.privacy.charter import Request
-from suture.privacy.ledger import Budget, Ledger
-from suture.privacy.mechanisms import derive, secure_key, seeded_key
-from suture.privacy.planner import SitePlan, plan_schedule, plan_site
+from suture.privacy.ledger import Ledger
+from suture.privacy.mechanisms import derive
 from suture.privacy.unit import concatenate
-from suture.runfolder import write_whole
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load
-from suture.site.gate import Admission, Papers, admit, note_counts
+from suture.site.gate import Admission, admit, note_counts
 from suture.site.hospital import Hospital
 from suture.site.image_column import ImageFiles
 from suture.site.passage import Passage
-from suture.site.records import Source
 from suture.site.schema import Schema, feature_names
-from suture.training.local import Local
 
 if TYPE_CHECKING:
-    from suture.site.consent import ConsentSpec
-    from suture.study import Site, Study
+    from suture.study import Study
 
-POOLED = "all hospitals"
-WITHOUT_PRIVACY = " (without privacy)"
-LEDGER = "ledger.sqlite"
 LEDGERS_ON_DISK = 200
 """With more generated sites than this their ledgers are kept in memory only: an open file each would be too many."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one site's rows are, before any has been read."""
-
-    name: str
-    region: str
-    source: Source
-    test: Source | None
-    home: Path | None
-    """None for generated patients: ledger in the run folder or in memory, secret from the seed."""
-    papers: Papers = field(default_factory=lambda: Papers(None, None))
-    lifetime: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -203,40 +177,6 @@ def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
     return cohort
 
 
-def place_of(site: Site, base: Path) -> Place:
-    """Where one site of a study file keeps everything; paths are relative to ``base``."""
-    home = base / (site.home or Path(".suture") / site.name)
-    consent = cast("ConsentSpec", site.consent.under(base)) if site.consent else None
-    named = (base / site.charter if site.charter else None, base / site.trust if site.trust else None)
-    lifetime = Budget(**site.lifetime.model_dump()) if site.lifetime else None
-    if site.data is None:
-        raise StudyError(
-            f"site {site.name!r} has no data = ... here, so only the site itself can read its rows: run the study through "
-            "the hub that the sites are connected to (suture run study.toml --hub HUB), or name the table"
-        )
-    return Place(
-        site.name,
-        site.region,
-        site.data.under(base),
-        site.test.under(base) if site.test else None,
-        home,
-        Papers.at(home, *named, consent),
-        lifetime,
-    )
-
-
-def named_place(file: Path, site: str) -> Place:
-    """One site of a study file, by name."""
-    from suture.study import Study
-
-    study = Study.from_toml(file)
-    found = {item.name: item for item in study.sites}
-    if site not in found:
-        names = ", ".join(found) or "none: its patients are generated"
-        raise StudyError(f"{file} has no site {site!r} of its own; it has: {names}")
-    return place_of(found[site], file.resolve().parent)
-
-
 def request(study: Study, schema: Schema, site: str) -> Request:
     """What the study asks of a site, in the words that a charter answers to."""
     regions = {other.name: other.region for other in study.sites}
@@ -321,144 +261,6 @@ def _all_tested(whole: World, name: str) -> Hospital:
     return replace(hospital, data=replace(hospital.data, test=hospital.data.train if allowed else None, test_groups={}))
 
 
-def method_of(study: Study, world: World, name: str) -> Method:
-    """The method object: built from the study and from the federation's public sizes and schema."""
-    _suits(study, world, name)
-    network = network_of(study, world)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
-    return build(name, study.method, network, local_settings(study), public)
-
-
-def network_of(study: Study, world: World) -> Network:
-    """The network: its shape follows from the study and from public declarations."""
-    outputs, model = 1 if world.class_count == 2 else world.class_count, study.model
-    if model.kind == "dense":
-        return Dense((len(world.features), *model.hidden, outputs), model.activation)
-    size = math.isqrt(len(world.features))
-    if size * size != len(world.features):
-        raise StudyError(
-            f'model.kind = "residual" needs square images, found rows of {len(world.features)} numbers; use "dense" for tables'
-        )
-    weights = None if model.weights is None else str(world.base / model.weights)
-    return Residual(size, model.depth, model.width, outputs, weights)
-
-
-def _suits(study: Study, world: World, name: str) -> None:
-    """Concepts are made from two outcomes and from values on the scale of their declared bounds."""
-    if name not in ("veil", "veil-printed"):
-        return
-    if world.class_count != 2:
-        raise StudyError(
-            f"method {name!r} tells two outcomes apart, found {world.class_count} classes; use another method"
-        )
-    if study.model.scaling == "site":
-        raise StudyError(f'method {name!r} reads values on the scale of their bounds; leave out model.scaling = "site"')
-
-
-def local_settings(study: Study) -> Local:
-    """The settings of local training."""
-    spec = study.method
-    return Local(
-        epochs=spec.local_epochs,
-        batch=spec.batch,
-        rate=spec.rate,
-        momentum=spec.momentum,
-        class_weights=spec.class_weights,
-        dropout=study.model.dropout,
-        decay=spec.rate_decay,
-        decays=spec.rate_steps,
-        clip=study.privacy.clip if study.privacy else None,
-        most_steps=spec.local_steps or 0,
-    )
-
-
-def plan(study: Study, world: World, built: Method, only: str | None = None) -> dict[str, SitePlan]:
-    """The promise at each site (or ``only`` one) for one method, from public figures alone.
-
-    On real patients every seed trains on the same people, so the budget covers all seeds together.
-    """
-    if study.privacy is None:
-        return {}
-    if built.name in NOT_PRIVATE:
-        raise PrivacyError(NOT_PRIVATE[built.name])
-    privacy, method = study.privacy, study.method
-    sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
-    takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
-    if isinstance(built, Phased):
-        made = _phased(study, world, built, sizes)
-        return made if only is None else {only: made[only]}
-    if only is not None and not built.pooled:
-        sizes = {only: sizes[only]}
-    repeats = _repeats(study, world)
-    return {
-        site: plan_site(
-            site,
-            patients,
-            method.batch,
-            rounds=max(1, takes_part[site]) * repeats,
-            local_epochs=method.local_epochs,
-            local_steps=method.local_steps,
-            epsilon=privacy.epsilon,
-            noise_multiplier=privacy.noise_multiplier,
-            delta=privacy.delta,
-            accountant=privacy.accountant,
-        )
-        for site, patients in sizes.items()
-    }
-
-
-def _repeats(study: Study, world: World) -> int:
-    """How many trainings one patient's budget covers: real patients are the same for every seed and most folds."""
-    return 1 if world.generated else study.evaluation.seeds * max(1, study.evaluation.folds - 1)
-
-
-def _phased(study: Study, world: World, built: Phased, sizes: Mapping[str, int]) -> dict[str, SitePlan]:
-    """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as there are seeds."""
-    if study.privacy is None:
-        return {}
-    privacy, spec = study.privacy, study.method
-    repeats = _repeats(study, world)
-    turns: dict[str, list[int]] = {site: [] for site in sizes}
-    for round_ in range(1, spec.rounds + 1):
-        for site in participants(list(sizes), round_, spec.participation, study.seed):
-            turns[site].append(round_)
-    made: dict[tuple[int, tuple[int, ...]], SitePlan] = {}
-    plans = {}
-    for site, patients in sizes.items():
-        rounds = tuple(turns[site] or [1]) * repeats
-        # Where nothing depends on the number of patients, equal schedules are planned once.
-        counted = patients if getattr(built, "by_size", False) else 1
-        if (counted, rounds) not in made:
-            made[counted, rounds] = plan_schedule(
-                site,
-                patients,
-                lambda noise, rounds=rounds, counted=counted: [  # type: ignore[misc]
-                    built.round_event(r, counted, noise) for r in rounds
-                ],
-                delta=privacy.delta,
-                accountant=privacy.accountant,
-                epsilon=privacy.epsilon,
-                noise_multiplier=privacy.noise_multiplier,
-            )
-        plans[site] = replace(made[counted, rounds], site=site, patients=patients, batch=patients)
-    return plans
-
-
-def account(study: Study, world: World, method: str) -> str:
-    """The ledger account of a method. Generated patients are new for every seed, so each seed has its own."""
-    name = f"{study.name}/{method}/{world.seed}" if world.generated else f"{study.name}/{method}"
-    if world.generated and world.fold is not None:
-        name += f"/fold {world.fold}"
-    return name if study.private else name + WITHOUT_PRIVACY
-
-
-def budget(study: Study, planned: SitePlan | None) -> Budget:
-    """What the ledger is told: the epsilon promised, or what the stated noise will cost over the planned rounds."""
-    if study.privacy is None or planned is None:
-        return Budget(float("inf"), 1e-5, "pld")
-    return Budget(study.privacy.epsilon or planned.epsilon, study.privacy.delta, study.privacy.accountant)
-
-
 def promise(study: Study, world: World, folder: Path | None) -> None:
     """Open every site's ledger and write each method's budget into it, before any clinical value is read.
 
@@ -484,20 +286,6 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
                     "that promise. Keep the [privacy] table, or start a study under another name"
                 )
             ledger.open_study(name, budget(study, plans.get(POOLED) or plans.get(site)))
-
-
-def secret_of(place: Place, seed: int) -> bytes:
-    """The site's secret: its own for real patients, derived from the seed for generated ones."""
-    return seeded_key(seed, "site", place.name) if place.home is None else site_secret(place.home)
-
-
-def open_ledger(place: Place, folder: Path | None) -> Ledger:
-    """The site's own ledger; for generated patients one in the run folder, or in memory where ``folder`` is None."""
-    if place.home is not None:
-        _make(place.home)
-        return Ledger.open(place.home / LEDGER, place.name)
-    path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
-    return Ledger.open(path, place.name, durable=False)
 
 
 def profiled(study: Study) -> bool:
@@ -542,12 +330,6 @@ def load_site(study: Study, world: World, place: Place) -> SiteData:
     return SiteData(data.train, None, {}, replace(data.loaded, warnings=(), test_patients=0))
 
 
-def note_skipped(home: Path, skipped: Sequence[str]) -> None:
-    """The image files that were left out, by name, in the site's own folder: names may tell of patients."""
-    _make(home)
-    write_whole(home / "skipped-images.txt", ("\n".join(skipped) + "\n").encode())
-
-
 def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
@@ -561,35 +343,3 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
 
 def _holdout(study: Study, place: Place) -> float:
     return 0.0 if place.test is not None or study.evaluation.folds else study.evaluation.holdout
-
-
-def _make(home: Path) -> None:
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LedgerError(f"the site's home {home} cannot be made: {error}") from None
-
-
-def site_secret(home: Path) -> bytes:
-    """The site's secret: 32 bytes from the operating system, made once, readable by the site's user only."""
-    path = home / "secret.key"
-    _make(home)
-    try:
-        try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError:
-            secret = path.read_bytes()
-            if len(secret) != 32:
-                raise LedgerError(
-                    f"{path} should hold 32 bytes, found {len(secret)}; restore it from the site's backup. A new secret "
-                    "is safe too, but then repeated releases are charged again"
-                ) from None
-            return secret
-        with os.fdopen(handle, "wb") as file:
-            secret = secure_key()
-            file.write(secret)
-            file.flush()
-            os.fsync(file.fileno())
-        return secret
-    except OSError as error:
-        raise LedgerError(f"the site's secret {path} cannot be read or written: {error}") from None

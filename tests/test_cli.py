@@ -1,6 +1,8 @@
 """The command line as a user meets it: processes, exit codes, one JSON object, no traceback for a user's mistake."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -158,9 +160,9 @@ def test_run_needs_one_of_study_and_resume(suture_command):
     assert suture_command("run").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "report", "reproduce", "bench", "init"])
-def test_help_has_an_example(suture_command, command):
-    done = suture_command(command, "--help")
-    assert done.returncode == 0
-    assert f"Example: suture {command}" in done.stdout
-    assert "--json" in done.stdout
+def test_the_module_is_the_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "suture", "init", "x", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "x" / "study.toml").exists()

@@ -11,11 +11,11 @@ from suture import erase as erasing
 from suture.conduct import run
 from suture.errors import BudgetExhausted, DataError, StudyError
 from suture.federation import first_rounds
+from suture.places import named_place
 from suture.privacy.ledger import Budget, Ledger
 from suture.site.erasure import is_held_out
 from suture.starter import write_starter
 from suture.study import Study
-from suture.world import named_place
 
 ROUNDS = 6
 

@@ -15,8 +15,8 @@ from suture.explain_image import Trained, explain_file
 from suture.explain_regions import explain_hospitals, lesion_dice, marked_corners
 from suture.explanation.regions import NAMES
 from suture.explanation.shapley import log_odds
+from suture.places import named_place
 from suture.study import Study
-from suture.world import named_place
 
 for package in ("shap", "pydicom", "PIL"):
     pytest.importorskip(package, reason="explaining images needs the imaging extra")

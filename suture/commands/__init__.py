@@ -6,6 +6,10 @@ import json
 from typing import Annotated, Any
 
 import typer
+import typer.core
+
+# Help is plain text here (rich_markup_mode=None), but Typer escapes its brackets for Rich all the same: "\\[default: 5]".
+typer.core.HAS_RICH = False
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 

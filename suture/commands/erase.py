@@ -30,8 +30,8 @@ def erase(
 ) -> None:
     """Erase a patient at a site: excluded from every later run, with a certificate; optionally train anew without them."""
     from suture import erase as erasing
+    from suture.places import named_place
     from suture.study import Study
-    from suture.world import named_place
 
     if (study is None) == (home is None):
         raise StudyError("give --study FILE, or --home FOLDER")

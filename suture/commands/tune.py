@@ -29,6 +29,12 @@ def tune(
     seed: Annotated[int | None, typer.Option(help="Of the generated patients. Default: the study's plus 1000.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; a search in it goes on. Default: tuned/<study>.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads to use; the numbers do not depend on it.")] = None,
+    frugal: Annotated[
+        bool, typer.Option(help="Take the trial that sends least of those within one standard error of the best.")
+    ] = False,
+    most_bytes: Annotated[
+        float | None, typer.Option(help="Take, and steer towards, settings with which a hospital sends at most this.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own patients."""
@@ -44,7 +50,17 @@ def tune(
             where = folder / name
             found.append(
                 search(
-                    asked, out=where, trials=trials, method=name, on=on, size=size, seed=seed, threads=threads, say=say
+                    asked,
+                    out=where,
+                    trials=trials,
+                    method=name,
+                    on=on,
+                    size=size,
+                    seed=seed,
+                    threads=threads,
+                    frugal=frugal,
+                    most_bytes=most_bytes,
+                    say=say,
                 )
             )
     except KeyboardInterrupt:
@@ -66,7 +82,7 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = sorted((row for row in found["rows"] if row["state"] in ("best", "finished")), key=lambda row: row["state"])
     best, metric = rows[0], found["metric"]
     rows = [best, *sorted(rows[1:], key=lambda row: -row[metric])]
-    table = Table(title=f"{found['method']}: the best of {found['trials']} trials", title_justify="left")
+    table = Table(title=f"{found['method']}: {found['trials']} trials; taken: {found['rule']}", title_justify="left")
     for name in best:
         table.add_column(name.split(".")[-1], justify="left" if name == "state" else "right")
     for row in rows[:10]:

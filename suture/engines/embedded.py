@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import planning, world
 from suture.errors import StudyError
 from suture.federation import Returned
 from suture.methods.base import Method
@@ -58,7 +58,7 @@ class Embedded:
         self, study: Study, here: World, method: Method, plans: Mapping[str, SitePlan], account: str, seed: int
     ) -> tuple[dict[str, Member], dict[str, Member]]:
         """Who trains and who is measured; they differ only for pooled training and with folds of hospitals."""
-        training = {world.POOLED: world.pool(here.hospitals)} if method.pooled else here.hospitals
+        training = {planning.POOLED: world.pool(here.hospitals)} if method.pooled else here.hospitals
         trainers = {}
         for site, hospital in training.items():
             planned = plans.get(site)

@@ -113,7 +113,7 @@ class LocalFlower:
         if own is None:
             settings["cohort"] = True
         else:
-            from suture.world import place_of
+            from suture.places import place_of
 
             place_of(own, base)  # the same complaint as the embedded engine's where the table is not named
             home = base / (own.home or Path(".suture") / own.name)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import world
+from suture import places, planning, world
+from suture.describing import counted, describes
 from suture.engines.masking import SiteSums, read_identity, sums_of
 from suture.engines.settings import SiteSettings
 from suture.errors import Refused, RunError
@@ -33,7 +34,6 @@ from suture.privacy.mechanisms import secure_key
 from suture.protection.envelope import seal, unseal
 from suture.site.hospital import Member, refusal
 from suture.study import Study
-from suture.summary import counted, describes
 from suture.world import World
 from suture.writing import write_whole
 
@@ -64,7 +64,7 @@ class Visit:
             raise Refused(f"study {asked.name!r} does not name this site ({settings.name!r})")
         own = tuple(settings.site() if site.name == settings.name else site for site in asked.sites)
         self.study = asked.model_copy(update={"sites": own})
-        place = None if asked.cohort is not None else world.place_of(settings.site(), home)
+        place = None if asked.cohort is not None else places.place_of(settings.site(), home)
         if settings.charter_needed and (place is None or place.papers.charter is None):
             raise Refused(
                 f"this site takes part under a signed charter only, and holds none for study {asked.name!r} (charter.toml in "
@@ -155,14 +155,14 @@ class Visit:
             raise Refused(f"method {name[:40]!r} is not one of the study's: {', '.join(self.study.methods)}")
         if not self._seed_of_the_study(given["seed"]):
             raise Refused(f"seed {given['seed']} is not one of the study's")
-        method = world.method_of(self.study, part, name)
+        method = planning.method_of(self.study, part, name)
         site = self.settings.name
         hospital = part.tested.get(site) or self.world.hospitals[site]
         noise = None
         if site in part.sizes:
-            planned = world.plan(self.study, part, method, site).get(site)
+            planned = planning.plan(self.study, part, method, site).get(site)
             noise = planned.noise_multiplier if planned else None
-        account = world.account(self.study, part, name)
+        account = planning.account(self.study, part, name)
         member = Member(hospital, account, noise, given["seed"])
         file = f"{name}-{given['seed']}-{given['fold']}.npz"
         return part, method, member, self.home / "federation" / hashlib.sha256(self.text.encode()).hexdigest() / file

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suture import world
+from suture import places, world
 from suture.errors import PrivacyError, StudyError
 from suture.interop.evidence import FEWEST
 from suture.interop.findings import Finding
 from suture.interop.shifts import of_profiles
+from suture.places import Place
 from suture.privacy.budget import Budget
 from suture.privacy.calibration import dpsgd_event, noise_for
 from suture.privacy.mechanisms import derive
@@ -28,7 +29,7 @@ from suture.site.passage import Passage
 from suture.site.profile import Profile, profile_columns, protect
 from suture.site.schema import Number, Schema
 from suture.study import Study
-from suture.world import Place, World
+from suture.world import World
 
 OUTSIDE = 0.05
 """A share of values outside the bounds that is worth a question at the site itself."""
@@ -88,8 +89,8 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
     event = dpsgd_event(noise, 1.0, 1)
     found = {}
     for place in here.places:
-        secret = world.secret_of(place, here.seed)
-        ledger = world.open_ledger(place, None)
+        secret = places.secret_of(place, here.seed)
+        ledger = places.open_ledger(place, None)
         try:
             passage = None
             if place.home is not None:

@@ -138,7 +138,8 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
         return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
     dense = dense_only(network, f"method {name!r}")
     if name == "ifedavg":
-        return IFedAvg(dense, local, Layers(spec.input_layer, spec.output_layer), spec.share_layers, weighting)
+        layers = Layers(spec.input_layer, spec.output_layer, spec.layer_spread)
+        return IFedAvg(dense, local, layers, spec.share_layers, weighting)
     if name == "apfl":
         return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
     return Ditto(dense, local, spec.proximal, weighting)

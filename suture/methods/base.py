@@ -26,11 +26,12 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one site sent back in a round. ``patients`` is its public number of training patients."""
+    """What one site sent back in a round, or the sum of ``sites`` of them. ``patients``: their public number in training."""
 
     site: str
     patients: int
     payload: Arrays
+    sites: int = 1
 
 
 class Method(Protocol):
@@ -98,6 +99,9 @@ class Grouped(Protocol):
 
     def groups(self, state: State, sites: Sequence[str]) -> Sequence[tuple[str, ...]]:
         """The sites of each sum of the coming round; a site in none of them has sent nothing."""
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        """Of how many sites of such a sum the promise counts the noise: with fewer it must not be opened."""
 
 
 @runtime_checkable

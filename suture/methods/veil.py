@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -105,16 +105,18 @@ class Veil:
     @cached_property
     def schedule(self) -> tuple[str, ...]:
         """The phase of each round."""
-        if self.mode == "votes":
-            return ("rate", *["vote"] * (self.rounds - 3), *["scale"] * 2)
-        if self.mode == "votes+moments":
-            return ("rate", *["vote"] * (self.rounds - 3), *["newton"] * 2)
-        return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+        if self.mode == "secure":
+            return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+        return ("rate", *["vote"] * (self.rounds - 3), *["scale" if self.mode == "votes" else "newton"] * 2)
 
     @property
     def honest_sites(self) -> int:
         """A sum of fewer sites than this must not be opened: its noise would be less than promised."""
         return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 0
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        """The same of one sum."""
+        return self.teams.least(group, self.honest) if self.teams.sizes else self.honest_sites
 
     def phase_rho(self, phase: str, noise: float) -> float:
         """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing is asked.
@@ -125,8 +127,7 @@ class Veil:
         shares, counts = SHARES[self.mode], Counter(self.schedule)
         if phase not in counts:
             return 0.0
-        total = sum(shares[name] for name in counts)
-        part = shares[phase]
+        total, part = sum(shares[name] for name in counts), shares[phase]
         if self.teams.count > 1 and phase == "look":
             part += shares["curvature"]
         elif self.teams.count > 1 and phase == "curvature":
@@ -218,8 +219,7 @@ class Veil:
 
     def groups(self, state: State, sites: Sequence[str]) -> list[tuple[str, ...]]:
         """The hospitals of every secure sum of the coming round."""
-        t = int(state["t"][0])
-        found = self.teams.asked(self.schedule[t])
+        found = self.teams.asked(self.schedule[int(state["t"][0])])
         return [tuple(site for site in sites if self.teams.team.get(site, 0) in members) for members in found]
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
@@ -231,9 +231,8 @@ class Veil:
         new["t"] += 1
         if phase == "vote":
             votes = [unpack(answer.payload["votes"], len(self.dictionary), self.picks) for answer in answers]
-            count_votes(
-                new, votes, [answer.patients for answer in answers], self.quorum, self.concepts, self._rate(state)
-            )
+            sizes = [answer.patients for answer in answers]
+            count_votes(new, votes, sizes, self.quorum, self.concepts, self._rate(state))
             return new
         found, noises = self._open(answers, phase, int(np.count_nonzero(state["chosen"])))
         if phase == "rate":
@@ -256,12 +255,13 @@ class Veil:
         for i, answer in enumerate(answers):
             rho = None if noise is None else self.phase_rho(phase, noise)
             found = self._layout(phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho)
-            near = None if forecast is None else forecast * found.patients / self.teams.patients(self.teams.all)
-            parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), near)
+            near = None if forecast is None else forecast * answer.patients / self.teams.patients(self.teams.all)
+            parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), answer.sites, near)
             if phase == "moments" and level is not None:
                 new["noise"][0] = level
                 found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
-            sums.append((found, parts))
+            # Who dropped out of a sum under masks is missing among its patients, and in its noise.
+            sums.append((replace(found, patients=answer.patients, parties=answer.sites), parts))
         veil_newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
         return new
 

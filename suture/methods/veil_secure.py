@@ -146,9 +146,9 @@ def answer(found: Layout, parts: dict[str, Floats], noise: float | None, key: by
 
 
 def opened(
-    found: Layout, words: NDArray[np.int64], near: Floats | None = None
+    found: Layout, words: NDArray[np.int64], sites: int, near: Floats | None = None
 ) -> tuple[dict[str, Floats], float | None]:
-    """A sum in real units, piece by piece, and the noise multiplier where it came along (None: no noise).
+    """A sum of ``sites`` answers in real units, piece by piece, and the noise multiplier where it came along (None: none).
 
     ``near`` is what the server expects: words are known modulo 2^bits only, and what is closest to it is taken.
     """
@@ -162,7 +162,7 @@ def opened(
         start += piece.grid.size
     base = digit_bits(found.parties)
     digits = words[start:] % 2 ** BITS[found.phase]
-    level = sum(int(digit) << (base * i) for i, digit in enumerate(digits)) / found.parties
+    level = sum(int(digit) << (base * i) for i, digit in enumerate(digits)) / sites
     return parts, level / LEVEL_UNIT if level else None
 
 

@@ -9,6 +9,7 @@ for the promise: docs/veil.md, Theorem 5.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,6 +82,14 @@ class Teams:
     def parties(self, teams: Sequence[int]) -> int:
         """How many hospitals these teams have."""
         return max(1, sum(self._sites[k] for k in teams))
+
+    def least(self, group: Sequence[str], honest: float) -> int:
+        """Of how many the noise is counted on in the sum of these sites' teams: as many as the study says are in them.
+
+        >>> Teams((("a", 5), ("b", 9), ("c", 6)), 1).least(("a",), 0.5)
+        2
+        """
+        return max(1, math.ceil(honest * self.parties(sorted({self.team.get(site, 0) for site in group}))))
 
     @property
     def all(self) -> tuple[int, ...]:

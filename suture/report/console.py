@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from suture.report import tables
-from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, tidy, unprotected
+from suture.report import notes, tables
+from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, repeats, tidy, unprotected
 
 SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
 SHORT = {
@@ -92,7 +92,7 @@ def print_result(result: Result, console: Console | None = None) -> None:
     console.print(summary_table(result, wide=console.width >= 110))
     legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
     if any(cell.note for row in tables.quality(result, _shown(result)).rows for cell in row[1:]):
-        legend += " ±: half of the 95 % interval over seeds."
+        legend += f" ±: half of the 95 % interval over {repeats(result)}."
     console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(headline(result)))
     if (compared := tables.significance(result)) is not None:
@@ -104,8 +104,11 @@ def print_result(result: Result, console: Console | None = None) -> None:
     for key in part(result, "methods"):
         if why := part(result, "methods", key).get("stopped"):
             console.print(Text(f"Stopped early, {key}: {why}", style="yellow"))
-    for warning in result.get("warnings") or []:
+    warnings = notes.gathered_notes(map(str, result.get("warnings") or []))
+    for warning in warnings[: notes.SHOWN]:
         console.print(Text(f"Note: {warning}", style="yellow"))
+    if (more := len(warnings) - notes.SHOWN) > 0:
+        console.print(Text(f"Note: {more} more notes are in the report", style="yellow"))
 
 
 def html_repr(result: Result) -> str:

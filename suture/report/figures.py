@@ -24,6 +24,7 @@ from suture.report.words import (
     number,
     part,
     primary,
+    repeats,
     span,
     tidy,
 )
@@ -185,7 +186,7 @@ def comparison(result: Result, metrics: Sequence[str] = COMPARED) -> Any:
     if not panels:
         return None
     many = any(row["interval"] for metric in known for row in _final(result, metric))
-    note = "Dots: mean over seeds; lines: 95 % interval" if many else "One seed: no intervals"
+    note = f"Dots: mean over {repeats(result)}; lines: 95 % interval" if many else "One seed: no intervals"
     chart = alt.concat(*panels, columns=3, spacing={"row": 24, "column": 22})
     note += ". Lower is better for the calibration error, higher for the others" if "ece" in known else ""
     return finish(chart, "Methods compared", note)

@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 
 from suture.report.theme import PALETTE, finish, hospital_colours, method_colours, table
-from suture.report.words import METRICS, Result, bounds, finite, labels, leading_metric, part, primary
+from suture.report.words import METRICS, Result, bounds, finite, labels, leading_metric, part, primary, repeats
 
 MOST_PANELS = 24
 MOST_ROWS = 30
@@ -77,7 +77,7 @@ def hospitals_compared(result: Result) -> Any:
         rule = alt.Chart(table(whiskers)).mark_rule(strokeWidth=2.5)
         low = alt.X("low:Q", title=METRICS[metric], scale=scale)
         layers.insert(0, rule.encode(x=low, x2="high:Q", y=y, yOffset=aside, color=colour))
-        note += f". Lines: 95 % interval of {labels(result)[first]} over seeds"
+        note += f". Lines: 95 % interval of {labels(result)[first]} over {repeats(result)}"
     height = max(90, max(24, 12 + 9 * len(names)) * len(scores))
     return finish(alt.layer(*layers).properties(width=560, height=height), title, note)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from suture.report import tables
+from suture.report import notes, tables
 from suture.report.figures import figures_of
 from suture.report.shell import fill, put
 from suture.report.words import (
@@ -76,7 +76,8 @@ def _context(result: Result) -> dict[str, Any]:
         "created": moment(result["created"]) if result.get("created") else "",
         "headline": headline(result),
         "banner": _banner(result, open_methods),
-        "warnings": [*(str(w) for w in result.get("warnings") or []), *_own_warnings(result)],
+        "warnings": [*_own_warnings(result), *notes.gathered_notes(map(str, result.get("warnings") or []))],
+        "shown_warnings": notes.SHOWN,
         "quality": tables.quality(result, tables.QUALITY, "Quality on held-out patients of all hospitals"),
         "care": tables.quality(result, tables.CARE, "Clinical threshold, calibration and loss"),
         "cost": tables.cost(result),

@@ -23,6 +23,7 @@ from suture.report.words import (
     part,
     primary,
     protected,
+    repeats,
     signed,
     size,
     span,
@@ -84,7 +85,7 @@ def quality(result: Result, names: Sequence[str] = QUALITY + CARE, caption: str 
         rows.append(tuple(cells))
     lower = [METRICS[n] for n in names if n in LOWER_IS_BETTER]
     remark = "Bold: the best mean of a column. " if len(keys) > 1 else ""
-    remark += "Second line: 95 % interval over seeds. " if any(c.note for r in rows for c in r[1:]) else ""
+    remark += f"Second line: 95 % interval over {repeats(result)}. " if any(c.note for r in rows for c in r[1:]) else ""
     remark += f"Lower is better: {', '.join(lower)}. " if lower else ""
     return Table(caption, ("Method", *(METRICS[n] for n in names)), tuple(rows), remark.strip())
 
@@ -145,7 +146,9 @@ def significance(result: Result) -> Table | None:
     title = METRICS.get(metric, metric)
     heads = ("Method", f"Difference in {title}", "t, paired", "p, paired", "t, Welch", "p, Welch")
     caption = f"{title} of each method minus that of {names.get(against, against)}"
-    remark = "Two-sided t-tests over seeds, not corrected for the number of comparisons. A dash: not defined."
+    remark = (
+        f"Two-sided t-tests over {repeats(result)}, not corrected for the number of comparisons. A dash: not defined."
+    )
     return Table(caption, heads, tuple(rows), remark)
 
 

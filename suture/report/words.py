@@ -78,6 +78,15 @@ def part(tree: Any, *keys: str) -> dict[str, Any]:
     return dict(tree) if isinstance(tree, Mapping) else {}
 
 
+def repeats(result: Any) -> str:
+    """What a result's intervals are over.
+
+    >>> repeats({"study": {"evaluation": {"folds": 5}}}), repeats({"study": {"evaluation": {"seeds": 5}}})
+    ('folds', 'seeds')
+    """
+    return "folds" if (finite(part(result, "study", "evaluation").get("folds")) or 0) > 1 else "seeds"
+
+
 def number(value: Any, digits: int = 3) -> str:
     """A metric for people: three decimals, a dash where undefined.
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture import cohorts, world
+from suture import cohorts, planning
 from suture.cohorts.cohort import Cohort
 from suture.evaluation.metrics import measure
 from suture.methods import Public, build
@@ -79,7 +79,7 @@ def method_of(study: Study, cohort: Cohort, name: str) -> Method:
     """The method with the study's settings. Momentum is off for APFL, as in the paper (appendix A.3)."""
     classes = cohort.classes if isinstance(cohort.classes, int) else len(cohort.classes)
     sizes = (len(feature_names(cohort.schema)), *study.model.hidden, 1 if classes == 2 else classes)
-    local = world.local_settings(study)
+    local = planning.local_settings(study)
     rows = sum(len(site.table[cohort.outcome]) for site in cohort.sites)
     network = Dense(sizes, study.model.activation)
     return build(name, study.method, network, local, Public(cohort.schema, len(cohort.sites), rows))
@@ -91,10 +91,10 @@ def train(job: Job) -> dict[str, Any]:
     sites, method = rows_of(cohort), method_of(job.study, cohort, job.method)
     trainers = {name: data.train for name, data in sites.items()}
     if method.pooled:
-        trainers = {world.POOLED: concatenate(list(trainers.values()))}
+        trainers = {planning.POOLED: concatenate(list(trainers.values()))}
     state = method.init(list(trainers), np.random.default_rng([study.seed, 0x1F_ED]))
     own: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in {**trainers, **sites}}
-    local = world.local_settings(study)
+    local = planning.local_settings(study)
     for round_ in range(1, study.method.rounds + 1):
         now: Any = replace(method, local=at_round(local, round_, study.method.rounds))  # type: ignore[type-var]
         answers = []

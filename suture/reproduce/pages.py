@@ -134,23 +134,26 @@ def write_csv(tables: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 
 def write(found: Mapping[str, Any], drawn: Mapping[str, Any], captions: Mapping[str, str], out: Path) -> Path:
     """One page with every table, note and figure."""
-    tables = [_table(table["title"], table["rows"]) for table in found["tables"].values()]
+    over = found.get("over", "seeds")
+    tables = [_table(table["title"], table["rows"], over) for table in found["tables"].values()]
     footer = [("Suture", __version__), ("Command", f"suture reproduce {found['paper']}")]
     intro = "The paper's printed figures beside ours."
     if found["quick"]:
-        intro += " Quick version: fewer patients, rounds and seeds. A look, not a result."
+        intro += f" Quick version: fewer patients, rounds and {over}. A look, not a result."
     context = {"name": found["title"], "intro": intro, "tables": tables, "notes": found["notes"], "footer": footer}
     path = out / "index.html"
     put(fill("tables.html", context, drawn, captions, found["paper"]), path)
     return path
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(title: str, rows: Sequence[Mapping[str, Any]], over: str) -> Table:
     columns = side_by_side(rows)
     paired = any(len(parts) > 1 for _, parts in columns)
     heads = tuple(f"{head}, ours" if len(parts) > 1 else head for head, parts in columns)
     cells = tuple(tuple(_cell(row, parts) for _, parts in columns) for row in rows)
-    return Table(title, heads, cells, "Small: the paper's figure, and our 95 % interval over seeds." if paired else "")
+    return Table(
+        title, heads, cells, f"Small: the paper's figure, and our 95 % interval over {over}." if paired else ""
+    )
 
 
 def _cell(row: Mapping[str, Any], parts: tuple[str, ...]) -> Cell:

@@ -149,6 +149,7 @@ def reproduce(
         "paper": "veil",
         "title": TITLE,
         "quick": quick,
+        "over": "folds",
         "seconds": round(seconds, 1),
         "tables": tables,
         "dashboard": dashboard,
@@ -206,8 +207,8 @@ NOTES = (
     "Every federated baseline but MOON (one hidden layer of 32) is a logistic regression on the encoded inputs, as the paper's "
     "linear clients are.",
     "ECE at site: each test hospital scales the model on half of its patients for the other half, and keeps the scaling.",
-    "Small figures: 95 % intervals over folds. Megabytes are all hospitals', both ways, as serialised; the tables of bytes "
-    "hold a hospital's mean. Keys of a networked secure sum are not counted.",
+    "Small figures: 95 % intervals over folds (Student's), cut at 0 and 1. Megabytes are all hospitals', both ways, as "
+    "serialised; the tables of bytes hold a hospital's mean. Keys of a networked secure sum are not counted.",
     "Settings and how they were found: docs/veil.md, How settings were found.",
 )
 
@@ -250,7 +251,9 @@ def _figures(folds: list[Mapping[str, Any]]) -> dict[str, Any]:
         found[f"our {label}"] = mean
         if key in ("auc", "auprc"):
             found[f"our {label} sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            found[f"our {label} 95% low"], found[f"our {label} 95% high"] = low, high
+            # Student's interval knows nothing of 0 and 1, and with two folds reaches far beyond them: it is cut there.
+            found[f"our {label} 95% low"] = None if low is None else max(low, 0.0)
+            found[f"our {label} 95% high"] = None if high is None else min(high, 1.0)
     return found
 
 

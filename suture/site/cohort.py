@@ -21,32 +21,24 @@ from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
 from suture.site import image_column
 from suture.site.image_column import ImageFiles
-from suture.site.passage import Passage, sql_key
+from suture.site.passage import Passage
 from suture.site.preprocess import (
-    MISSING,
-    UNKNOWN,
     Counts,
     Vocabulary,
-    codes,
     encode,
     fitted_scales,
     marked,
     outcome_vocabulary,
-    sql_text,
-    sql_typed,
     standardise,
-    texts,
-    typed,
-    vocabulary_of,
 )
+from suture.site.problems import refusal, row_problems, rows_of, undeclared, value_problems
 from suture.site.profile import Profile, take
-from suture.site.records import Opened, Source, SourceSpec, check_columns, open_table, source_of
-from suture.site.schema import Category, Number, Schema, feature_names
-from suture.site.split import distinct, first_rows, hashed, held_out, limit, row_keys
+from suture.site.reading import Read, read_columns
+from suture.site.records import Source, SourceSpec, source_of
+from suture.site.schema import Number, Schema, feature_names
+from suture.site.split import distinct, first_rows, held_out
 
 Place: TypeAlias = Source | str | os.PathLike[str]
-NO_GROUP = "missing"
-"""The group of a test row whose cell is empty."""
 
 
 @dataclass(frozen=True)
@@ -188,135 +180,6 @@ def load(
     return SiteData(train, test if test.rows else None, parts[-1].groups, loaded, scales, parts[0].profile)
 
 
-# --- reading: typed columns from a file, a server or memory -----------------------------------------------------------
-
-
-@dataclass
-class _Read:
-    """Typed columns of one table. ``keys``: 128 bits of each row's patient. ``groups``: only test rows are filled."""
-
-    keys: NDArray[np.uint64]
-    no_patient: int
-    outcome: NDArray[np.int16]
-    features: dict[str, NDArray[Any]]
-    groups: dict[str, NDArray[Any]]
-    protected: NDArray[np.int16] | None = None
-    """The code of each row's protected group, where the schema declares one."""
-
-
-def _wanted(schema: Schema, outcome: str | None, files: bool = False) -> list[str]:
-    """The columns to read: all that the study names, or (to count patients) only the patient's and the cohort rule's."""
-    patient = [] if schema.patient is None else [schema.patient]
-    patient += [condition.column for condition in schema.include]
-    patient += [schema.image] if files and schema.image is not None else []
-    return patient if outcome is None else [*patient, outcome, *schema.features, *schema.groups]
-
-
-def read_columns(
-    source: Source,
-    schema: Schema,
-    outcome: str | None,
-    labels: Vocabulary,
-    site: str,
-    holdout: float,
-    split_key: str,
-    passage: Passage | None,
-    *,
-    files: bool = False,
-) -> _Read:
-    """A table's typed columns; with no outcome the patients only, and with ``files`` the names of their images too."""
-    passage = passage or Passage("")
-    if not 0 <= holdout <= 1:
-        raise StudyError(f"evaluation.holdout must be from 0 to 1 (0.2 holds out a fifth), found {holdout:g}")
-    if not isinstance(source, SourceSpec):
-        check_columns(list(source), _wanted(schema, outcome), f"site {site!r} (in memory)")
-        return _read_memory(passage.kept_in_memory(source, schema), schema, outcome, labels, holdout, split_key)
-    with open_table(source, _wanted(schema, outcome, files), site=site) as opened:
-        wanted = _expressions(opened, source, schema, outcome, labels, holdout, split_key, files)
-        found = opened.select({**wanted, **passage.expressions(opened, source, schema)})
-    found = passage.kept(found)
-    if schema.patient is None:
-        keys, absent = row_keys(len(found["row"]), split_key), 0
-    else:
-        keys, absent = np.column_stack([found.pop("hi"), found.pop("lo")]), int(np.count_nonzero(found.pop("absent")))
-    return _Read(
-        keys,
-        absent,
-        found.get("y", np.zeros(0, np.int16)),
-        {name: found.pop(f"f{i}") for i, name in enumerate(schema.features) if f"f{i}" in found},
-        {name: found.pop(f"g{i}") for i, name in enumerate(schema.groups) if outcome is not None},
-        found.get("protected"),
-    )
-
-
-def _expressions(
-    opened: Opened,
-    spec: SourceSpec,
-    schema: Schema,
-    outcome: str | None,
-    labels: Vocabulary,
-    holdout: float,
-    split_key: str,
-    files: bool,
-) -> dict[str, str]:
-    """What to ask of DuckDB, so that one pass over the rows gives every typed column."""
-    if schema.patient is None:
-        wanted, tested = {"row": "1::TINYINT"}, "true"
-    else:
-        patient = sql_text(opened, spec, schema.patient)
-        high, low = sql_key(patient, split_key)
-        wanted = {"hi": high, "lo": low, "absent": f"{patient} IS NULL"}
-        tested = "true" if holdout >= 1 else f"{wanted['hi']} < {limit(holdout)}"
-    if outcome is None and not files:
-        return wanted
-    for i, (name, feature) in enumerate(schema.features.items()):
-        wanted[f"f{i}"] = sql_typed(opened, spec, name, feature)
-    if outcome is None:
-        return wanted
-    wanted["y"] = labels.sql(sql_text(opened, spec, outcome))
-    for i, name in enumerate(schema.groups):
-        # Only the groups of test patients are ever looked at.
-        group = f"coalesce({sql_text(opened, spec, name)}, '{NO_GROUP}')"
-        wanted[f"g{i}"] = f"CASE WHEN {tested} THEN {group} ELSE '' END"
-    if schema.protected is not None:
-        declared = vocabulary_of(Category(values=schema.protected.values))
-        wanted["protected"] = declared.sql(sql_text(opened, spec, schema.protected.column))
-    return wanted
-
-
-def _read_memory(
-    table: Any, schema: Schema, outcome: str | None, labels: Vocabulary, holdout: float, split_key: str
-) -> _Read:
-    """The same typed columns from arrays, without DuckDB: a thousand small generated sites load in a second."""
-    columns = {name: np.asanyarray(table[name]) for name in _wanted(schema, outcome) or list(table)[:1]}
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
-        raise DataError(f"a table in memory needs columns of one length, found lengths {sorted(lengths)}")
-    rows, absent = lengths.pop(), 0
-    if schema.patient is None:
-        keys = row_keys(rows, split_key)
-    else:
-        identifiers = texts(columns[schema.patient])
-        absent = sum(identifier is None for identifier in identifiers)
-        keys = hashed([identifier or "" for identifier in identifiers], split_key)
-    if outcome is None:
-        return _Read(keys, absent, np.zeros(0, np.int16), {}, {})
-    features = {name: typed(columns[name], feature) for name, feature in schema.features.items()}
-    tested = held_out(keys, holdout)
-    groups = {}
-    for name in schema.groups:
-        groups[name] = np.full(rows, "", object)
-        groups[name][tested] = [text or NO_GROUP for text in texts(columns[name][tested])]
-    protected = None
-    if schema.protected is not None:
-        declared = vocabulary_of(Category(values=schema.protected.values))
-        protected = codes(columns[schema.protected.column], declared)
-    return _Read(keys, absent, codes(columns[outcome], labels), features, groups, protected)
-
-
-# --- validating, encoding, grouping -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Part:
     """One table, encoded and split."""
@@ -350,8 +213,8 @@ def _part(
     keys, y = read.keys[order], read.outcome[order].astype(np.int32)
     tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
     groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
-    problems += row_problems(read, schema) + _problems(counts, schema, y, outcome, classes)
-    problems += _undeclared(read, schema)
+    problems += row_problems(read, schema) + value_problems(counts, schema, y, outcome, classes)
+    problems += undeclared(read, schema)
     if problems:
         raise refusal(source, site, problems)
     first = first_rows(keys)
@@ -375,7 +238,7 @@ def _part(
 
 
 def _matrix(
-    read: _Read, order: NDArray[np.intp], schema: Schema, source: Source, images: ImageFiles, counts: Counts
+    read: Read, order: NDArray[np.intp], schema: Schema, source: Source, images: ImageFiles, counts: Counts
 ) -> tuple[NDArray[np.intp], NDArray[np.float32], tuple[image_column.Unusable, ...], list[str]]:
     """The order of the rows that train, their encoded values, the files that were skipped, and reasons to refuse."""
     if schema.image is None or schema.image_size is None or not isinstance(source, SourceSpec):
@@ -388,7 +251,7 @@ def _matrix(
     return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable), []
 
 
-def _order(read: _Read) -> NDArray[np.intp]:
+def _order(read: Read) -> NDArray[np.intp]:
     """Rows by patient; the rows of one patient by a hash of their content, so that their order in the file is moot."""
     hi, lo = read.keys[:, 0], read.keys[:, 1]
     order = np.lexsort((lo, hi))
@@ -409,67 +272,6 @@ def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
     return np.array([int.from_bytes(hashlib.blake2b(one, digest_size=8).digest()) for one in raw], np.uint64)
 
 
-def row_problems(read: _Read, schema: Schema) -> list[str]:
-    problems = []
-    if len(read.keys) == 0:
-        problems.append(
-            "the table has no rows that may be used; a site needs at least one patient, or leaves the study"
-        )
-    if read.no_patient:
-        problems.append(
-            f"column {schema.patient!r}: {_rows(read.no_patient)} without a patient identifier; fill it in, or remove "
-            "them (a row that belongs to nobody cannot be protected)"
-        )
-    return problems
-
-
-def _problems(
-    counts: Counts, schema: Schema, y: NDArray[np.int32], outcome: str, classes: int | tuple[str, ...]
-) -> list[str]:
-    """Every reason to refuse the table, with counts and never a value."""
-    problems = []
-    missing, unknown = int(np.count_nonzero(y == MISSING)), int(np.count_nonzero(y == UNKNOWN))
-    if missing:
-        problems.append(f"outcome {outcome!r}: {_rows(missing)} without an outcome; fill it in, or remove them")
-    if unknown:
-        expected = "0 or 1 (or true/false, yes/no)" if classes == 2 else f"one of {_classes(classes)}"
-        problems.append(f"outcome {outcome!r}: {_rows(unknown)} with something else than {expected}")
-    for name, count in counts.not_a_number.items():
-        problems.append(
-            f"column {name!r}: {_rows(count)} with text or an infinity where a number is expected; for decimal commas "
-            'set decimal = ",", for texts that mean "missing" set missing = ["NA"], beside the path of the data'
-        )
-    for name, count in counts.not_declared.items():
-        feature = schema.features[name]
-        expected = "0/1, true/false or yes/no" if feature.kind == "flag" else "a value declared in the schema"
-        problems.append(
-            f"column {name!r}: {_rows(count)} with something else than {expected}; correct them, or "
-            f"extend schema.features.{name} for all sites"
-        )
-    for name, count in counts.missing.items():
-        if schema.missing_rule(name) == "refuse":
-            problems.append(f'column {name!r}: {_rows(count)} without a value, and the schema says missing = "refuse"')
-    return problems
-
-
-def _undeclared(read: _Read, schema: Schema) -> list[str]:
-    """Rows of a protected group that nobody declared: a fair method could not be fair to them."""
-    count = 0 if read.protected is None else int(np.count_nonzero(read.protected == UNKNOWN))
-    if schema.protected is None or not count:
-        return []
-    return [
-        f"column {schema.protected.column!r}: {_rows(count)} of a group that schema.protected.values does not declare; "
-        "declare it for all sites, or leave the cell empty (no group)"
-    ]
-
-
-def refusal(source: Source, site: str, problems: list[str]) -> DataError:
-    place = f"site {site!r} ({source.describe() if isinstance(source, SourceSpec) else 'in memory'})"
-    if len(problems) == 1:
-        return DataError(f"{place}: {problems[0]}")
-    return DataError(f"{place}: {len(problems)} problems\n" + "\n".join(f"  - {problem}" for problem in problems))
-
-
 def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bool) -> tuple[str, ...]:
     """What a site may train with, but should know. The texts hold counts: they stay at the site."""
     train, test = parts[0].train, parts[-1].test
@@ -477,10 +279,12 @@ def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bo
     for name, count in _added([part.counts.clipped for part in parts]).items():
         feature = schema.features[name]
         bounds = f"{feature.low:g} to {feature.high:g}" if isinstance(feature, Number) else ""
-        warnings.append(f"column {name!r}: {count} of {_rows(rows)} outside the declared {bounds}, clipped to it")
+        warnings.append(f"column {name!r}: {count} of {rows_of(rows)} outside the declared {bounds}, clipped to it")
     for name, count in _added([part.counts.missing for part in parts]).items():
         told = "" if schema.missing_rule(name) == "indicator" else '; missing = "indicator" would tell the model which'
-        warnings.append(f"column {name!r}: {count} of {_rows(rows)} without a value, filled with the neutral one{told}")
+        warnings.append(
+            f"column {name!r}: {count} of {rows_of(rows)} without a value, filled with the neutral one{told}"
+        )
     skipped = [one for part in parts for one in part.skipped]
     if skipped and schema.image is not None:
         warnings.append(image_column.warning(schema.image, skipped, rows + len(skipped)))
@@ -495,11 +299,3 @@ def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bo
 
 def _added(parts: list[dict[str, int]]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in dict.fromkeys(n for part in parts for n in part)}
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row" + ("" if count == 1 else "s")
-
-
-def _classes(classes: int | tuple[str, ...]) -> str:
-    return f"0 to {classes - 1}" if isinstance(classes, int) else ", ".join(classes)

@@ -35,9 +35,10 @@ from suture.privacy.discrete import discrete_gaussian, sigma_for
 from suture.privacy.ledger import Ledger
 from suture.privacy.mechanisms import derive, generator
 from suture.privacy.release import Release
-from suture.site.cohort import read_columns, refusal, row_problems
 from suture.site.passage import Passage
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
+from suture.site.problems import refusal, row_problems
+from suture.site.reading import read_columns
 from suture.site.records import Source, SourceSpec
 from suture.site.schema import Category, Feature, Flag, Number, Schema
 from suture.site.split import first_rows

@@ -31,6 +31,11 @@ def test_links_inside_the_repository_lead_somewhere(page):
             assert anchor in anchors(there), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_merge_left_its_marks(page):
+    assert not re.search(r"^(<{7}|>{7}) |^={7}$", page.read_text(encoding="utf-8"), re.M)
+
+
 def test_every_page_is_in_the_readme():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):

@@ -46,6 +46,14 @@ def test_stopped_and_warnings_are_said() -> None:
     assert "12 values of cholesterol" in text
 
 
+def test_notes_of_many_hospitals_do_not_bury_the_table() -> None:
+    result = sample(methods=1, sites=2, rounds=3, seeds=1)
+    result["warnings"] = [f"column {i}: a value was clipped" for i in range(40)]
+    text = shown(result)
+    assert text.count("a value was clipped") == 6
+    assert "34 more notes are in the report" in text
+
+
 def test_markup_and_html_stay_text() -> None:
     name = "[bold red]x[/] <script>alert(1)</script>"
     result = {"name": name, "methods": {"a": {"label": "[link=http://x]y[/link]<i>"}}}

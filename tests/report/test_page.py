@@ -92,6 +92,15 @@ def test_nothing_is_fetched(full_page: str) -> None:
     assert re.search(r"script-src '[^']+' '[^']+'$", policy)
 
 
+def test_notes_after_the_sixth_are_folded_and_none_is_lost() -> None:
+    result = sample(methods=1, sites=2, rounds=3, seeds=1)
+    result["warnings"] = [f"column {i}: a value was clipped" for i in range(40)]
+    open_, folded = render(result).split("<details><summary>", 1)
+    assert open_.count("a value was clipped") + folded.count("a value was clipped") == 40
+    assert open_.count("a value was clipped") <= 6
+    assert re.match(r"3[4-9] more</summary>", folded)
+
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}\u2028"
 
 

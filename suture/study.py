@@ -151,6 +151,7 @@ class MethodSpec(BaseModel):
     secure_rates: bool = True
     ensemble: bool = False
     ensemble_epochs: int = Field(default=5, ge=1)
+    ensemble_fairness: float = Field(default=1.0, ge=0)
     ensemble_rate: float = Field(default=0.05, gt=0)
     claimed_epsilon: float = Field(default=5.0, gt=0)
 

@@ -77,7 +77,9 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
     from suture.methods.ensemble import Ensemble
 
     fairness = spec.fairness if name == "fairfed" else 0.0
-    return Ensemble(method, network, local, spec.rounds, spec.ensemble_epochs, spec.ensemble_rate, fairness)
+    return Ensemble(
+        method, network, local, spec.rounds, spec.ensemble_epochs, spec.ensemble_rate, fairness, spec.ensemble_fairness
+    )
 
 
 def _build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:

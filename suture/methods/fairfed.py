@@ -205,9 +205,7 @@ class FairFed:
         fresh = np.clip(sums / state["counts"], 0, 1)
         memory = MEMORY if int(state["t"]) > self.every else 0.0
         new["rates"] = memory * state["rates"] + (1 - memory) * fresh
-        # A gap that is seen every so many rounds stands for all of them: the sum is over rounds, whatever the schedule.
-        seen = self.every * gaps_of(fresh, state["counts"])
-        new["pressure"] = np.clip(state["pressure"] + seen / SCALE, -LIMIT, LIMIT)
+        new["pressure"] = np.clip(state["pressure"] + gaps_of(fresh, state["counts"]) / SCALE, -LIMIT, LIMIT)
         gap = gaps_of(new["rates"], state["counts"])
         # Over the threshold, and pushed as hard as lambda allows in the direction that would close it.
         held = (np.abs(new["pressure"]) >= 1) & (np.sign(new["pressure"]) == np.sign(gap))

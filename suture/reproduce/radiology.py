@@ -57,7 +57,7 @@ NOISY = {
 }
 CLIP = 3.0
 ENSEMBLE = {"ensemble": True, "ensemble_epochs": 3, "ensemble_rate": 0.05, "momentum": 0.9}
-FAIR = {"fairness": 2.0, "rates_every": 10}
+FAIR = {"fairness": 0.3, "rates_every": 10}
 
 
 def radiographs(key: str, *, quick: bool = False, weights: str | None = None) -> Study:

@@ -226,6 +226,25 @@ def test_an_ensemble_sends_what_the_method_inside_sends_and_keeps_its_own_model(
     assert float(kept["0"]["alpha"]) == 0.0
 
 
+def test_a_sites_own_training_closes_its_own_gap() -> None:
+    """One site's labels are biased and the other's are not: each follows its own gap, not the federation's."""
+    fine = biased(2)
+    tables = [biased(1), Patients(fine.x, (fine.x[:, 0] > 0.5).astype(np.int32), fine.starts, fine.group)]
+    local, test = Local(batch=50, rate=0.5), biased(9, 2000)
+
+    def gap_at(site: str, weight: float) -> float:
+        both = Ensemble(
+            FairFed(NETWORK, local, ("F", "M"), fairness=0.01, parties=2),
+            NETWORK, local, rounds=2, epochs=12, rate=0.5, fairness=0.01, own_fairness=weight,
+        )  # fmt: skip
+        _, own = play(both, tables, 2)
+        return float(gaps(test.y, NETWORK.predict(own[site]["params"], test.x), test.group)["parity_gap"] or 0)
+
+    assert gap_at("0", 0.0) > 0.1
+    assert gap_at("0", 1.0) < gap_at("0", 0.0) / 2
+    assert gap_at("1", 1.0) < 0.1
+
+
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(StudyError, match="protected = "):
         FairFed(NETWORK, LOCAL, ())

@@ -156,6 +156,20 @@ def mean_delta(answers: Sequence[Answer], weighting: Literal["size", "uniform"])
     return total / weight
 
 
+def with_momentum(state: State, step: NDArray[np.float64], momentum: float) -> State:
+    """The server's new ``params`` after a mean update, with momentum over rounds (Hsu, Qi, Brown: arXiv:1909.06335).
+
+    v <- momentum v + step; w <- w - v. Only releases enter, so it costs no privacy. Without momentum no v is kept.
+
+    >>> with_momentum({"params": np.zeros(1, np.float32), "velocity": np.ones(1)}, np.ones(1), 0.5)
+    {'params': array([-1.5], dtype=float32), 'velocity': array([1.5])}
+    """
+    if not momentum:
+        return {"params": (state["params"] - step).astype(np.float32)}
+    velocity = momentum * state.get("velocity", np.zeros_like(step)) + step
+    return {"params": (state["params"] - velocity).astype(np.float32), "velocity": velocity}
+
+
 def start_weights(network: Network, rng: np.random.Generator) -> State:
     """The public starting point: the same for every method with the same seed."""
     return {"params": network.init(rng)}

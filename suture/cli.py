@@ -344,7 +344,9 @@ def _plain_progress() -> Callable[[Any], None]:
     def show(step: Any) -> None:
         if step.round == step.rounds:
             auc = "" if step.auc is None else f", AUC {step.auc:.3f}"
-            _say(f"[{step.part}/{step.parts}] {step.method}, seed {step.seed}: {step.round} rounds{auc}")
+            # A step of one round is a whole training of a reproduction, whose text says all there is to say.
+            rounds = f", seed {step.seed}: {step.round} rounds" if step.rounds > 1 else ""
+            _say(f"[{step.part}/{step.parts}] {step.method}{rounds}{auc}")
 
     return show
 

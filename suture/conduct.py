@@ -255,6 +255,18 @@ class _Job:
         )
 
     def _after_round(self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party]) -> None:
+        every = self.study.evaluation.every
+        if training.round % every == 0 or training.round == self.study.method.rounds:
+            self._look(training, readers)
+        if self.folder and training.round in self._kept_rounds:
+            self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
+        now = time.monotonic()
+        if self.folder and now - self._saved >= self.engine.checkpoint_seconds:
+            self.folder.save(self.key, training, _own(trainers), None)
+            self._saved = now
+
+    def _look(self, training: Training, readers: Mapping[str, Party]) -> None:
+        """How the model of this round does on test patients, for the history and for whoever waits."""
         threshold = self.study.evaluation.threshold
         scores = self.engine.scores(readers, self.method, training.state)
         columns = served.columns_of(self.engine, readers, self.world, scores)
@@ -285,12 +297,6 @@ class _Job:
                 overall.get("auc"),
             )
             self.progress(step)
-        if self.folder and training.round in self._kept_rounds:
-            self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
-        now = time.monotonic()
-        if self.folder and now - self._saved >= self.engine.checkpoint_seconds:
-            self.folder.save(self.key, training, _own(trainers), None)
-            self._saved = now
 
     def _measure(
         self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party], seconds: float

@@ -14,7 +14,6 @@ Methods that are references (alone, pooled) have nothing to add up and are left 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError, StudyError
-from suture.methods.base import Answer, Method
+from suture.methods.base import Answer, Grouped, Method
 from suture.protection import robust
 from suture.protection.bounded import Bounded, shares
 from suture.protection.envelope import unseal
@@ -81,7 +80,7 @@ def gather(
         box = SecureSum(tuple(patients))
         for answer in answers:
             box.add(answer.site, answer.payload)
-        return Gathered([Answer(SUM_OF_ALL, sum(patients.values()), box.total())], rejected)
+        return Gathered([Answer(SUM_OF_ALL, sum(patients.values()), box.total(), len(patients))], rejected)
     return replace(robustly(method, protection, answers), rejected=rejected)
 
 
@@ -104,12 +103,7 @@ def _by_group(
         found.rejected |= wrong
         inside = [Answer(reply.site, sizes[reply.site], reply.payload) for reply in used]
         if protection.sum == "masked":
-            least = math.ceil(getattr(method, "honest", 0.0) * len(group))
-            if len(group) < LEAST_SITES or threshold_of(len(group), protection.threshold) < least:
-                raise StudyError(
-                    f'protection.sum = "masked": a sum of {len(group)} sites is not safe to open; it needs {LEAST_SITES}, and '
-                    f"the noise of {least}. Lower method.teams, or raise protection.threshold"
-                )
+            check_sum(method, protection, group)
             one = masked(method, protection, sizes, inside, {site: messages[site] for site in group}, threads)
             found.up = (found.up or 0) + (one.up or 0)
             found.down += one.down
@@ -119,7 +113,7 @@ def _by_group(
         box = SecureSum(group)
         for answer in inside:
             box.add(answer.site, answer.payload)
-        found.answers.append(Answer(name, sum(sizes.values()), box.total()))
+        found.answers.append(Answer(name, sum(sizes.values()), box.total(), len(group)))
     return found
 
 
@@ -180,10 +174,11 @@ def opened(
     """The server's side: what the method's step sees, and the most by which rounding can have moved an entry."""
     people = sum(patients[site] for site in survivors)
     if grid is None:
-        return Answer(SUM_OF_ALL, people, total), 0.0
+        return Answer(SUM_OF_ALL, people, total, len(survivors)), 0.0
     every = _shares(method, patients)
     part = sum(every[site] for site in survivors)
-    return Answer(SUM_OF_ALL, people, {"delta": grid.mean(total["delta"], part)}), grid.error(len(survivors), part)
+    mean = {"delta": grid.mean(total["delta"], part)}
+    return Answer(SUM_OF_ALL, people, mean, len(survivors)), grid.error(len(survivors), part)
 
 
 def question(method: Method, messages: Mapping[str, bytes], *context: object) -> bytes:
@@ -256,6 +251,17 @@ def check(method: Method, protection: ProtectionSpec, sites: int | None = None) 
     if protection.aggregation == "krum" and (sites < 3 or protection.keep > sites - protection.wrong):
         raise StudyError(
             f"protection.keep: Krum with {sites} sites and {protection.wrong} wrong cannot keep {protection.keep}"
+        )
+
+
+def check_sum(method: Method, protection: ProtectionSpec, group: Sequence[str]) -> None:
+    """Refuse a sum of one group of sites under masks if it could be opened with less noise than the promise counts on."""
+    check(method, protection)
+    least = method.honest_of(group) if isinstance(method, Grouped) else getattr(method, "honest_sites", 0)
+    if len(group) < LEAST_SITES or threshold_of(len(group), protection.threshold) < least:
+        raise StudyError(
+            f'protection.sum = "masked": a sum of {len(group)} sites is not safe to open; it needs {LEAST_SITES}, and '
+            f"the noise of {least}. Lower method.teams, or raise protection.threshold"
         )
 
 

@@ -143,6 +143,7 @@ def _promise(study: Study, here: world.World, site: str, rounds: int, ledger: An
     privacy = study.privacy
     planned = plan_site(
         site, here.sizes[site], study.method.batch, rounds=rounds, local_epochs=study.method.local_epochs,
+        local_steps=study.method.local_steps,
         epsilon=privacy.epsilon, noise_multiplier=privacy.noise_multiplier, delta=privacy.delta,
         accountant=privacy.accountant,
     )  # fmt: skip

@@ -74,6 +74,7 @@ def local_settings(study: Study) -> Local:
         decay=spec.rate_decay,
         decays=spec.rate_steps,
         clip=study.privacy.clip if study.privacy else None,
+        most_steps=spec.local_steps or 0,
     )
 
 
@@ -102,6 +103,7 @@ def plan(study: Study, world: World, built: Method, only: str | None = None) -> 
             method.batch,
             rounds=max(1, takes_part[site]) * repeats,
             local_epochs=method.local_epochs,
+            local_steps=method.local_steps,
             epsilon=privacy.epsilon,
             noise_multiplier=privacy.noise_multiplier,
             delta=privacy.delta,

@@ -93,7 +93,7 @@ class ModelSpec(BaseModel):
     width: int = Field(default=8, ge=1)
     """Channels of a residual network's first stage; 64 for the published ResNet-18 and ResNet-34."""
     weights: str | None = None
-    """A local file of ImageNet weights to start a residual network from."""
+    """A local file of public weights to start a residual network from: torchvision's ImageNet weights, or an NPZ file."""
     hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -110,6 +110,8 @@ class MethodSpec(BaseModel):
     name: str = "fedadam"
     rounds: int = Field(default=100, ge=1)
     local_epochs: int = Field(default=5, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)
+    """A round of local training ends after so many steps, even before ``local_epochs`` do."""
     batch: int = Field(default=32, ge=1)
     rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -118,6 +120,7 @@ class MethodSpec(BaseModel):
     class_weights: tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None = None
     participation: float = Field(default=1.0, gt=0, le=1)
     weighting: Literal["size", "uniform"] | None = None
+    server_momentum: float = Field(default=0.0, ge=0, lt=1)
     server_rate: float = Field(default=0.1, gt=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -128,6 +131,7 @@ class MethodSpec(BaseModel):
     input_layer: Literal["none", "vector", "scalar"] = "vector"
     output_layer: Literal["none", "vector", "scalar"] = "none"
     share_layers: bool = False
+    layer_spread: float | None = Field(default=None, gt=0)
     alpha: float = Field(default=0.5, ge=0, le=1)
     alpha_adaptive: bool = False
     tuning: float = Field(default=0.1, ge=0, lt=1)
@@ -143,9 +147,11 @@ class MethodSpec(BaseModel):
     fairness_share: float = Field(default=0.1, gt=0, lt=1)
     gap_threshold: float = Field(default=0.05, ge=0)
     boost: float = Field(default=1.5, ge=1)
+    rates_every: int = Field(default=1, ge=1)
     secure_rates: bool = True
     ensemble: bool = False
     ensemble_epochs: int = Field(default=5, ge=1)
+    ensemble_fairness: float = Field(default=1.0, ge=0)
     ensemble_rate: float = Field(default=0.05, gt=0)
     claimed_epsilon: float = Field(default=5.0, gt=0)
 
@@ -182,6 +188,8 @@ class EvaluationSpec(BaseModel):
     compare: tuple[str, ...] = ()
     """Other methods to run beside ``method.name``, with the same settings."""
     metric: str = "auc"
+    every: int = Field(default=1, ge=1)
+    """Test patients are scored after every so many rounds, and after the last; the history has these rounds only."""
     group_thresholds: bool = False
     """Measure also with thresholds for each protected group, which every site fits for itself and keeps."""
     describe: bool | None = None

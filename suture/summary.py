@@ -312,6 +312,7 @@ def _privacy(
         patients=world.sizes if name != "pooled" else dict.fromkeys(world.sizes, sum(world.sizes.values())),
         rounds=runs[0].rounds,
         local_epochs=study.method.local_epochs,
+        local_steps=study.method.local_steps,
         seeds=study.evaluation.seeds,
         generated=world.generated,
         described=describes(study, world),

@@ -5,78 +5,41 @@ training of the study, and trials that lag behind the median of the others at th
 early. Trials are kept in SQLite, one transaction each, so a search that was killed goes on where it stopped and proposes
 what it would have proposed.
 
-**What a search costs in privacy.** On generated patients nothing: nobody is there. On the published sets `heart`, `har` and
-`vsn` nothing that is not public already; rows of test patients are taken out before the search sees a table. On a site's
-own patients every trial would be one more release, and the choice between trials one more again (it is made from exact
-validation figures), so it is refused; ``on`` searches on a generated federation instead.
+Whose patients a search may see, and what that costs in privacy: `suture/tuneplan.py`. Which trial is taken: `tunechoice.py`.
 """
 
 from __future__ import annotations
 
 import csv
 import fcntl
-import inspect
 import io
 import json
 import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from suture import cohorts, conduct
+from suture import conduct
 from suture.errors import MissingExtra, PrivacyError, RunError, StudyError
-from suture.methods import NOT_PRIVATE
-from suture.report.words import LOWER_IS_BETTER
 from suture.runfolder import write_whole
-from suture.spaces import Choice, Space, settings, space_of
+from suture.spaces import Choice, settings
 from suture.study import Study
-from suture.tunedata import PUBLIC, REAL, without_tested
+from suture.tunechoice import Tried, choose
+from suture.tuneplan import Plan, make_plan
 
-OTHER_SEED = 1000
-"""Generated patients of a search come from the study's seed plus this: none of them is in the study."""
-FOLDS = 3
-SIZE = 0.25
-LARGE = 20_000
-"""A generated federation of more patients than this is searched on `SIZE` of its hospitals, of the same size each."""
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8
 """Nothing is ended early before half of its first training, nor while fewer trials than this are finished."""
+ATTEMPTS = 80
+"""How often new settings are asked for instead of some that were tried; a space may be exhausted."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One search: the study that every trial changes, the space, and where it is kept."""
-
-    study: Study
-    trial: Study
-    method: str
-    space: Space
-    base: Path
-    cost: str
-    data: str
-
-    @property
-    def metric(self) -> str:
-        """What is searched for."""
-        return self.study.evaluation.metric
-
-    @property
-    def lower(self) -> bool:
-        """Whether less of it is better."""
-        return self.metric in LOWER_IS_BETTER
-
-    def mark(self) -> str:
-        """What must be equal for two searches to be one."""
-        trial = self.trial.to_dict() | {"sites": [site.name for site in self.trial.sites]}
-        return json.dumps([trial, [repr(part) for part in self.space]], sort_keys=True)
 
 
 def tune(
@@ -89,16 +52,26 @@ def tune(
     size: float | None = None,
     seed: int | None = None,
     threads: int | None = None,
+    frugal: bool = False,
+    most_bytes: float | None = None,
+    most_ece: float | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials."""
+    """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials.
+
+    ``frugal``, ``most_bytes`` and ``most_ece`` say which trial is taken: `suture.tunechoice`. A limit on bytes also steers
+    the search; one on the calibration error does not.
+    ``only`` limits settings to some of the values in their list.
+    """
     optuna = _optuna()
     if trials < 1:
         raise StudyError(f"--trials: expected 1 or more, found {trials}")
     out = Path(out).resolve()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
-        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
+        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed, only=only)
+        plan = replace(plan, frugal=frugal, most=most_bytes, most_ece=most_ece)
         stack.enter_context(_held(out))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -108,91 +81,6 @@ def tune(
         while (done := len(_counted(optuna, search))) < trials:
             _one(optuna, search, plan, done, trials, threads, say)
         return _finish(optuna, search, plan, out)
-
-
-def make_plan(
-    study: Study,
-    method: str,
-    scratch: Path,
-    *,
-    on: str | None = None,
-    size: float | None = None,
-    seed: int | None = None,
-) -> Plan:
-    """Whose rows the trials train and are measured on, and why that costs nothing; or a refusal."""
-    space = space_of(study, method)
-    if study.private and method in NOT_PRIVATE:
-        raise PrivacyError(NOT_PRIVATE[method])
-    if size is not None and not 0 < size <= 1:
-        raise StudyError(f"--size: expected a share of the hospitals, over 0 and up to 1, found {size:g}")
-    start = study.seed + OTHER_SEED if seed is None else seed
-    if study.seed <= start < study.seed + study.evaluation.seeds:
-        raise StudyError(
-            f"--seed {start} is one of the study's own ({study.seed} and {study.evaluation.seeds - 1} more): its patients are "
-            "tested on. Choose another"
-        )
-    source, trial = study, study
-    if on is not None:
-        if on not in cohorts.COHORTS or not _generated(on, start):
-            raise StudyError(f"--on: expected a generated federation (cardio, icu, outbreak), found {on!r}")
-        fields = {key: value for key, value in study.to_dict().items() if key not in ("sites", "schema", "classes")}
-        source = Study(**{**fields, "cohort": {"name": on}, "outcome": _small(on, start).outcome})
-    fields = {"method": {"name": method}, "seed": start}
-    if source.cohort is not None and _generated(source.cohort.name, start):
-        shrunk = _shrunk(source, size)
-        folds = min(FOLDS, source.evaluation.folds) if source.evaluation.folds else 0
-        trial = source.replace(**fields, cohort=shrunk, evaluation={"folds": folds, "seeds": 1, "compare": []})
-        words = ", ".join(
-            f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}" for key, value in shrunk.items()
-        )
-        data = f"generated patients ({words}, seed {start}), {_manner(trial)}"
-        return Plan(study, trial, method, space, scratch, "nothing: the patients are generated", data)
-    if source.cohort is not None and source.cohort.name in PUBLIC:
-        inner = without_tested(source, scratch)
-        trial = inner.replace(**fields, evaluation={"seeds": 1, "compare": []})
-        data = f"the published set {source.cohort.name!r} without the study's test patients, {_manner(trial)}"
-        return Plan(study, trial, method, space, scratch, "nothing: the rows are public", data)
-    promised = f" {study.privacy.epsilon:g}" if study.privacy and study.privacy.epsilon else ""
-    raise PrivacyError(
-        f"tuning on a site's own patients is refused: each trial would be one more release at epsilon{promised}, and "
-        "so would be the choice among trials by exact figures, which no ledger here pays for. Search on a generated federation "
-        "instead and run the settings found: suture tune study.toml --on icu"
-    )
-
-
-def _manner(trial: Study) -> str:
-    folds = trial.evaluation.folds
-    return f"{folds} folds of hospitals" if folds else f"{trial.evaluation.holdout:.0%} of patients held out"
-
-
-def _small(name: str, seed: int) -> cohorts.Cohort:
-    """A federation as small as it can be had: asked for what it is, not for its rows."""
-    few = {key: value for key, value in (("patients", 200), ("hospitals", 2)) if cohorts.takes(name, key)}
-    return cohorts.load(name, seed, **few)
-
-
-def _generated(name: str, seed: int) -> bool:
-    return name not in REAL and _small(name, seed).generated
-
-
-def _shrunk(study: Study, size: float | None) -> dict[str, Any]:
-    """The cohort with fewer hospitals of the same size each; a small one is left as it is unless a size was asked for."""
-    spec = study.cohort
-    if spec is None:
-        raise StudyError("only a built-in federation can be made smaller")
-    given: dict[str, Any] = {"name": spec.name, **spec.options()}
-    patients = _default(spec.name, "patients") if "patients" not in given else given["patients"]
-    share = size if size is not None else (SIZE if patients is not None and patients > LARGE else 1.0)
-    for key, least in (("hospitals", 2 * FOLDS), ("patients", 100)):
-        whole = given.get(key, _default(spec.name, key))
-        if isinstance(whole, int) and share < 1:
-            given[key] = max(min(least, whole), round(share * whole))
-    return given
-
-
-def _default(name: str, option: str) -> Any:
-    found = inspect.signature(cohorts.COHORTS[name]).parameters.get(option)
-    return None if found is None else found.default
 
 
 # --- the search --------------------------------------------------------------------------------------------------------
@@ -224,12 +112,13 @@ def _held(out: Path) -> Iterator[None]:
 def _open(optuna: Any, path: Path, plan: Plan) -> Any:
     """The search in its file: a new one, or the same one to go on with."""
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    median = optuna.pruners.MedianPruner(n_startup_trials=STARTERS, n_warmup_steps=WARM_UP)
     search = optuna.create_study(
         storage=storage,
         study_name="suture",
         load_if_exists=True,
         direction="minimize" if plan.lower else "maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTERS, n_warmup_steps=WARM_UP),
+        pruner=median if plan.may_end_early else optuna.pruners.NopPruner(),
     )
     mark = search.user_attrs.get("mark")
     if mark is None:
@@ -270,10 +159,7 @@ def _counted(optuna: Any, search: Any) -> list[Any]:
 
 
 def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: int | None, say: Say) -> None:
-    # A sampler a trial, seeded by its number: a search that was interrupted proposes what it would have proposed.
-    search.sampler = optuna.samplers.TPESampler(seed=plan.trial.seed + done, n_startup_trials=10, multivariate=True)
-    trial = search.ask()
-    values = {part.name: _suggest(trial, part) for part in plan.space}
+    trial, values = _proposed(optuna, search, plan, done)
     begun = time.perf_counter()
     watch = _Watch(optuna, trial, plan)
     state = optuna.trial.TrialState
@@ -292,9 +178,42 @@ def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: 
         search.tell(trial, state=state.FAIL)
         say(f"[{done + 1}/{trials}] failed ({error}): {text}")
     else:
+        parts, sent = _parts(result, plan.metric)
         trial.set_user_attr("seconds", time.perf_counter() - begun)
+        trial.set_user_attr("parts", parts)
+        trial.set_user_attr("bytes", sent)
+        trial.set_user_attr("ece", result.data["metrics"]["global"].get("ece"))
+        if plan.most is not None:
+            trial.set_constraint("bytes", sent - plan.most)
         search.tell(trial, value)
-        say(f"[{done + 1}/{trials}] {plan.metric} {value:.4f} (best {search.best_value:.4f}): {text}")
+        say(f"[{done + 1}/{trials}] {plan.metric} {value:.4f}, {sent:,.0f} bytes a hospital: {text}")
+
+
+def _parts(result: Any, metric: str) -> tuple[list[float], float]:
+    """Each fold's value, and what a hospital sends in one training, on average."""
+    data = result.data
+    values = [run["global"].get(metric) for run in data["methods"][data["method"]]["per_seed"]]
+    folds = int(data["study"]["evaluation"]["folds"])
+    training = len(data["cohort"]["sites"]) * ((folds - 1) / folds if folds else 1.0)
+    return [math.nan if value is None else value for value in values], data["communication"]["bytes_up"] / training
+
+
+def _proposed(optuna: Any, search: Any, plan: Plan, done: int) -> tuple[Any, dict[str, Any]]:
+    """A trial with settings that were not tried yet: where all are whole numbers or names, proposals come twice.
+
+    A sampler a trial, seeded by its number: a search that was interrupted proposes what it would have proposed.
+    """
+    tried = [settings(earlier.params) for earlier in _counted(optuna, search)]
+    for attempt in range(ATTEMPTS):
+        seed = plan.trial.seed + done + 1_000_000 * attempt
+        likely = optuna.samplers.TPESampler(seed=seed, n_startup_trials=10, multivariate=True)
+        search.sampler = likely if attempt < ATTEMPTS // 4 else optuna.samplers.RandomSampler(seed=seed)
+        trial = search.ask()
+        values = {part.name: _suggest(trial, part) for part in plan.space}
+        if settings(values) not in tried or attempt == ATTEMPTS - 1:
+            break
+        search.tell(trial, state=optuna.trial.TrialState.FAIL)  # without a reason of its own: it does not count
+    return trial, values
 
 
 def _suggest(trial: Any, part: Any) -> Any:
@@ -339,7 +258,7 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
         raise RunError(
             f"no trial of {len(counted)} came to an end; the first says: {counted[0].user_attrs.get('failed')}"
         )
-    best = (min if plan.lower else max)(complete, key=lambda trial: trial.value)
+    best = _taken(complete, plan)
     rows = [_row(trial, plan, best is trial) for trial in counted]
     tuned = plan.study.replace(**_merge({"method": {"name": plan.method}}, settings(best.params)))
     tuned = tuned.replace(name=f"{plan.study.name} tuned"[:80])
@@ -353,6 +272,7 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
         "method": plan.method,
         "metric": plan.metric,
         "best": {"trial": best.number, "value": best.value, "settings": settings(best.params)},
+        "rule": _rule(plan),
         "trials": len(counted),
         "ended_early": sum(trial.state == state.PRUNED for trial in counted),
         "failed": sum(trial.state == state.FAIL for trial in counted),
@@ -369,6 +289,35 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
     return found
 
 
+def _taken(complete: list[Any], plan: Plan) -> Any:
+    """The trial that the rule takes."""
+    if not plan.frugal and plan.most is None and plan.most_ece is None:
+        return (min if plan.lower else max)(complete, key=lambda trial: trial.value)
+    known = {trial.number: trial for trial in complete if "bytes" in trial.user_attrs}
+    tried = []
+    for number, trial in known.items():
+        found, ece = trial.user_attrs, trial.user_attrs.get("ece")
+        tried.append(
+            Tried(number, trial.value, tuple(found["parts"]), found["bytes"], math.inf if ece is None else ece)
+        )
+    try:
+        return known[choose(tried, lower=plan.lower, frugal=plan.frugal, most=plan.most, most_ece=plan.most_ece).number]
+    except ValueError:
+        least = min((one.sent for one in tried), default=math.inf)
+        raise RunError(
+            f"no trial sends at most {plan.most or math.inf:,.0f} bytes with an ECE of at most {plan.most_ece or math.inf:g}; "
+            f"the fewest bytes were {least:,.0f}. Raise --most-bytes or --most-ece, or make more trials"
+        ) from None
+
+
+def _rule(plan: Plan) -> str:
+    limit = "" if plan.most is None else f", of those that send at most {plan.most:,.0f} bytes a hospital"
+    limit += "" if plan.most_ece is None else f", with a calibration error (ECE) of at most {plan.most_ece:g}"
+    if plan.frugal:
+        return f"the fewest bytes within one standard error (of the difference, over folds) of the best{limit}"
+    return f"the best{limit}"
+
+
 def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
     names = {"COMPLETE": "finished", "PRUNED": "ended early", "FAIL": "failed"}
     flat = settings(trial.params)
@@ -379,6 +328,8 @@ def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
         plan.metric: value,
         "state": "best" if best else names[trial.state.name],
         **{part.name: flat.get(part.name.split(".")[0], {}).get(part.name.split(".")[1]) for part in plan.space},
+        "bytes": None if "bytes" not in trial.user_attrs else round(trial.user_attrs["bytes"]),
+        "ece": trial.user_attrs.get("ece"),
         "seconds": round(trial.user_attrs.get("seconds", 0.0), 2),
     }
 
@@ -389,6 +340,7 @@ def _merge(first: dict[str, dict[str, Any]], second: dict[str, dict[str, Any]]) 
 
 def _header(plan: Plan, best: Any, count: int) -> str:
     return (
-        f"# Found by suture tune: {plan.metric} {best.value:.4f}, trial {best.number}, best of {count} for {plan.method},\n"
-        f"# on {plan.data}.\n# Privacy cost of the search: {plan.cost}. Measure it with: suture run study.toml\n\n"
+        f"# Found by suture tune: {plan.metric} {best.value:.4f}, trial {best.number} of {count} for {plan.method},\n"
+        f"# {_rule(plan)},\n# on {plan.data}.\n"
+        f"# Privacy cost of the search: {plan.cost}. Measure it with: suture run study.toml\n\n"
     )

@@ -12,7 +12,9 @@ from suture.cohorts import load  # noqa: E402
 from suture.errors import DataError, PrivacyError, RunError, StudyError  # noqa: E402
 from suture.methods import METHODS  # noqa: E402
 from suture.study import Study  # noqa: E402
-from suture.tune import LARGE, make_plan, tune  # noqa: E402
+from suture.tune import tune  # noqa: E402
+from suture.tunechoice import Tried, choose  # noqa: E402
+from suture.tuneplan import LARGE, make_plan  # noqa: E402
 
 
 def icu(**changes):
@@ -121,6 +123,9 @@ def test_methods_and_spaces(tmp_path):
     assert "privacy.clip" in [part.name for part in spaces.space_of(icu(), "fedavg")]
     with pytest.raises(PrivacyError, match="moon is not private"):
         make_plan(icu(), "moon", tmp_path)
+    for wrong, why in (({"rate": ["1"]}, "expected one of rounds"), ({"rounds": ["7"]}, "expected values out of 4, 5")):
+        with pytest.raises(StudyError, match=why):
+            make_plan(icu(), "veil", tmp_path, only=wrong)
     with pytest.raises(StudyError, match="no search space"):
         make_plan(icu(), "fedmany", tmp_path)
 
@@ -132,6 +137,57 @@ def test_settings_that_fail_count_and_say_why(tmp_path, monkeypatch):
     monkeypatch.setattr(conduct, "run", fails)
     with pytest.raises(RunError, match="no trial of 2 came to an end; the first says: training diverged"):
         tune(icu(), out=tmp_path / "out", trials=2)
+
+
+def made(auc, folds, sent):
+    """A result of five hospitals, as far as a search reads it; every training hospital sent ``sent`` bytes."""
+    data = {
+        "metrics": {"global": {"auc": auc}},
+        "method": "m",
+        "methods": {"m": {"per_seed": [{"global": {"auc": value}} for value in folds]}},
+        "study": {"evaluation": {"folds": len(folds)}},
+        "cohort": {"sites": [{}] * 6},
+        "communication": {"bytes_up": sent * 6 * (len(folds) - 1) / len(folds)},
+    }
+    return SimpleNamespace(data=data)
+
+
+def test_the_one_that_sends_least_of_those_as_good_is_taken(tmp_path, monkeypatch):
+    """Best 0.80. Trial 1 is 0.01 behind with an error of 0.015 and sends half; trial 2 is 0.03 behind in every fold."""
+    results = [made(0.80, [0.82, 0.78], 90), made(0.79, [0.795, 0.785], 50), made(0.77, [0.79, 0.75], 10)]
+
+    def search(name, **options):
+        left = iter(results)
+        monkeypatch.setattr(conduct, "run", lambda *_, **__: next(left))
+        return tune(icu(), out=tmp_path / name, trials=3, **options)
+
+    assert search("best")["best"]["trial"] == 0
+    assert [row["bytes"] for row in search("best")["rows"]] == [90, 50, 10]  # a finished search is read, not repeated
+    again = search("best", frugal=True)
+    assert (again["best"]["trial"], again["rows"][1]["state"]) == (1, "best")
+    assert "fewest bytes within one standard error" in (tmp_path / "best" / "study.toml").read_text()
+    assert search("few", most_bytes=20.0)["best"]["trial"] == 2
+    with pytest.raises(RunError, match=r"no trial sends at most 5 bytes .* the fewest bytes were 10"):
+        search("none", most_bytes=5.0)
+
+
+def test_settings_are_not_tried_twice_while_there_are_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(conduct, "run", lambda *_, **__: made(0.8, [0.8, 0.8], 100))
+    few = {"rounds": ["4", "5"], "teams": ["4", "8", "12"], "concepts": ["60"]}
+    found = tune(icu(), out=tmp_path / "out", trials=7, only=few)
+    tried = [(row["method.rounds"], row["method.teams"]) for row in found["rows"]]
+    assert len(set(tried[:6])) == 6  # all six, and only then one again
+    assert len(found["rows"]) == found["trials"] == 7
+
+
+def test_of_equals_the_better_and_of_lower_is_better_the_lower():
+    one, two = Tried(0, 0.2, (0.1, 0.3), 7.0), Tried(1, 0.21, (0.12, 0.30), 7.0)
+    assert choose([one, two], frugal=True).number == 1  # as many bytes, the higher value
+    assert choose([one, two], lower=True, frugal=True).number == 0
+    assert choose([one, Tried(2, 0.3, (0.3, 0.3), 7.0, ece=0.02)], most_ece=0.01).number == 0
+    assert (
+        choose([Tried(0, 0.5, (0.5,), 9.0), Tried(1, 0.4999, (0.4999,), 1.0)], frugal=True).number == 0
+    )  # no error known
 
 
 def test_a_trial_that_lags_behind_is_ended(tmp_path, monkeypatch):
@@ -146,11 +202,13 @@ def test_a_trial_that_lags_behind_is_ended(tmp_path, monkeypatch):
             for round_ in range(1, 11):
                 seen[-1] += 1
                 progress(conduct.Step("m", 1, part, 2, round_, 10, auc))
-        return SimpleNamespace(data={"metrics": {"global": {"auc": auc}}})
+        return made(auc, [auc, auc], 100)
 
     monkeypatch.setattr(conduct, "run", run)
-    found = tune(icu(), out=tmp_path / "out", trials=12)
+    voting = icu(method={"name": "veil", "mode": "votes", "rounds": 10})
+    found = tune(voting, out=tmp_path / "out", trials=12)
     assert found["ended_early"] == 1
     assert seen == [20] * 10 + [5] + [20]
     assert found["rows"][10]["state"] == "ended early"
     assert found["rows"][10]["auc"] == 0.6
+    assert not make_plan(icu(), "veil", tmp_path).may_end_early  # secure sums: no model before the third round

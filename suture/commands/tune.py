@@ -29,6 +29,18 @@ def tune(
     seed: Annotated[int | None, typer.Option(help="Of the generated patients. Default: the study's plus 1000.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; a search in it goes on. Default: tuned/<study>.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads to use; the numbers do not depend on it.")] = None,
+    frugal: Annotated[
+        bool, typer.Option(help="Take the trial that sends least of those within one standard error of the best.")
+    ] = False,
+    most_bytes: Annotated[
+        float | None, typer.Option(help="Take, and steer towards, settings with which a hospital sends at most this.")
+    ] = None,
+    most_ece: Annotated[
+        float | None, typer.Option(help="Take only settings whose calibration error (ECE) is at most this.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Search only these values of a setting, as rounds=4,5. Can be repeated.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own patients."""
@@ -44,7 +56,19 @@ def tune(
             where = folder / name
             found.append(
                 search(
-                    asked, out=where, trials=trials, method=name, on=on, size=size, seed=seed, threads=threads, say=say
+                    asked,
+                    out=where,
+                    trials=trials,
+                    method=name,
+                    on=on,
+                    size=size,
+                    seed=seed,
+                    threads=threads,
+                    frugal=frugal,
+                    most_bytes=most_bytes,
+                    most_ece=most_ece,
+                    only={key: values.split(",") for key, _, values in (text.partition("=") for text in only or [])},
+                    say=say,
                 )
             )
     except KeyboardInterrupt:
@@ -66,7 +90,7 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = sorted((row for row in found["rows"] if row["state"] in ("best", "finished")), key=lambda row: row["state"])
     best, metric = rows[0], found["metric"]
     rows = [best, *sorted(rows[1:], key=lambda row: -row[metric])]
-    table = Table(title=f"{found['method']}: the best of {found['trials']} trials", title_justify="left")
+    table = Table(title=f"{found['method']}: {found['trials']} trials; taken: {found['rule']}", title_justify="left")
     for name in best:
         table.add_column(name.split(".")[-1], justify="left" if name == "state" else "right")
     for row in rows[:10]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from suture.engines.certificates import write_secret
 from suture.engines.settings import SiteSettings
 from suture.errors import PrivacyError, Refused, RunError
-from suture.gathering import Gathered, check, grid_of, opened, question, words_of
+from suture.gathering import Gathered, check_sum, grid_of, opened, question, words_of
 from suture.methods.base import Answer, Grouped, Method
 from suture.privacy.mechanisms import secure_key
 from suture.protection.collector import Collector, play
@@ -81,7 +81,7 @@ class SiteSums:
 
         ``training`` names the study by its text's digest, and the seed, fold and method.
         """
-        check(method, protection, len(sizes))
+        check_sum(method, protection, tuple(sizes))
         message, session = body["message"].tobytes(), body["session"].tobytes()
         identity = read_identity(self._home, self._settings)
         mine = identity.public_key().public_bytes_raw().hex()

@@ -34,7 +34,7 @@ def of_run(result: Mapping[str, Any], model: Mapping[str, NDArray[Any]], *, pseu
         )
     schema = Schema.parse(result["model"]["schema"])
     sites = [str(site) for site in model["sites"].tolist()]
-    layers = _layers(model["layers"], method, result["model"])
+    layers = _layers(model["layers"], method, result["model"], schema)
     profiles = {site: Profile.from_dict(found) for site, found in (result.get("profiles") or {}).items()}
     found = findings(flags(profiles, schema), schema, profiles) if len(profiles) >= 3 else []
     found = _with_turned(found, sites, layers)
@@ -43,7 +43,7 @@ def of_run(result: Mapping[str, Any], model: Mapping[str, NDArray[Any]], *, pseu
     if largest_deviation(len(sites)) <= 2:
         notices.append(
             f"With {len(sites)} hospitals the paper's “O” cannot occur: one of {len(sites)} values is never more than 2 "
-            "standard deviations from their mean. The tests above do not depend on it."
+            "standard deviations from their mean. The tests on this page do not depend on it."
         )
     if private:
         notices.append("The layers were trained under differential privacy: part of what they show is noise.")
@@ -81,7 +81,19 @@ def _classes(model: Mapping[str, Any]) -> int:
     return len(classes) if isinstance(classes, list) else int(classes)
 
 
-def _layers(flat: NDArray[Any], method: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Layer]:
+def _about(columns: Sequence[str], schema: Schema) -> list[str]:
+    """Each encoded column in words, where the schema has any: "ca" alone tells a reader of the map nothing."""
+    words = {name: feature.label for name, feature in schema.features.items() if feature.label}
+    found = []
+    for column in columns:
+        name = column if column in words else column.partition(" =")[0].partition(" (missing)")[0]
+        found.append(words[name] + column.removeprefix(name) if name in words else "")
+    return found
+
+
+def _layers(
+    flat: NDArray[Any], method: Mapping[str, Any], model: Mapping[str, Any], schema: Schema
+) -> dict[str, Layer]:
     """The layers by name, with the paper's marks."""
     features, classes = list(model["features"]), model.get("classes", 2)
     labels = [f"class {c}" for c in range(classes)] if isinstance(classes, int) else list(classes)
@@ -95,6 +107,7 @@ def _layers(flat: NDArray[Any], method: Mapping[str, Any], model: Mapping[str, A
             at += len(columns)
             found[f"{letter}_{end}"] = {
                 "columns": columns,
+                "about": _about(columns, schema) if end == "in" else [""] * len(columns),
                 "values": np.round(values, 6).tolist(),
                 "circles": circles(values).astype(int).tolist(),
                 "crosses": crosses(values).astype(int).tolist(),
@@ -153,7 +166,7 @@ def _report(
     }
     where = len({item["site"] for item in items})
     headline = (
-        f"{len(items)} {'question' if len(items) == 1 else 'questions'} to {where} of {len(sites)} hospitals."
+        f"{len(items):,} {'question' if len(items) == 1 else 'questions'} to {where} of {len(sites)} hospitals."
         if items
         else f"No question to any of {len(sites)} hospitals."
     )

@@ -77,7 +77,9 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
     from suture.methods.ensemble import Ensemble
 
     fairness = spec.fairness if name == "fairfed" else 0.0
-    return Ensemble(method, network, local, spec.rounds, spec.ensemble_epochs, spec.ensemble_rate, fairness)
+    return Ensemble(
+        method, network, local, spec.rounds, spec.ensemble_epochs, spec.ensemble_rate, fairness, spec.ensemble_fairness
+    )
 
 
 def _build(name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:
@@ -92,7 +94,7 @@ def _build(name: str, spec: MethodSpec, network: Network, local: Local, public: 
     from suture.models.dense import dense_only
 
     if name == "fedavg":
-        return FedAvg(network, local, spec.weighting or "size")
+        return FedAvg(network, local, spec.weighting or "size", momentum=spec.server_momentum)
     if name == "fedprox":
         return fedprox(network, local, spec.proximal, spec.weighting or "size")
     if name in ("fedadam", "fedyogi", "fedadagrad"):
@@ -138,7 +140,8 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
         return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
     dense = dense_only(network, f"method {name!r}")
     if name == "ifedavg":
-        return IFedAvg(dense, local, Layers(spec.input_layer, spec.output_layer), spec.share_layers, weighting)
+        layers = Layers(spec.input_layer, spec.output_layer, spec.layer_spread)
+        return IFedAvg(dense, local, layers, spec.share_layers, weighting)
     if name == "apfl":
         return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
     return Ditto(dense, local, spec.proximal, weighting)
@@ -177,10 +180,12 @@ def _fair(spec: MethodSpec, network: Network, local: Local, public: Public | Non
         spec.fairness_share,
         spec.gap_threshold,
         spec.boost,
+        spec.rates_every,
         spec.secure_rates,
         spec.honest,
         known.sites,
         known.patients,
+        spec.server_momentum,
     )
 
 

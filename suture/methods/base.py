@@ -26,11 +26,12 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one site sent back in a round. ``patients`` is its public number of training patients."""
+    """What one site sent back in a round, or the sum of ``sites`` of them. ``patients``: their public number in training."""
 
     site: str
     patients: int
     payload: Arrays
+    sites: int = 1
 
 
 class Method(Protocol):
@@ -99,6 +100,9 @@ class Grouped(Protocol):
     def groups(self, state: State, sites: Sequence[str]) -> Sequence[tuple[str, ...]]:
         """The sites of each sum of the coming round; a site in none of them has sent nothing."""
 
+    def honest_of(self, group: Sequence[str]) -> int:
+        """Of how many sites of such a sum the promise counts the noise: with fewer it must not be opened."""
+
 
 @runtime_checkable
 class Phased(Protocol):
@@ -150,6 +154,20 @@ def mean_delta(answers: Sequence[Answer], weighting: Literal["size", "uniform"])
         total += share * answer.payload["delta"].astype(np.float64)
         weight += share
     return total / weight
+
+
+def with_momentum(state: State, step: NDArray[np.float64], momentum: float) -> State:
+    """The server's new ``params`` after a mean update, with momentum over rounds (Hsu, Qi, Brown: arXiv:1909.06335).
+
+    v <- momentum v + step; w <- w - v. Only releases enter, so it costs no privacy. Without momentum no v is kept.
+
+    >>> with_momentum({"params": np.zeros(1, np.float32), "velocity": np.ones(1)}, np.ones(1), 0.5)
+    {'params': array([-1.5], dtype=float32), 'velocity': array([1.5])}
+    """
+    if not momentum:
+        return {"params": (state["params"] - step).astype(np.float32)}
+    velocity = momentum * state.get("velocity", np.zeros_like(step)) + step
+    return {"params": (state["params"] - velocity).astype(np.float32), "velocity": velocity}
 
 
 def start_weights(network: Network, rng: np.random.Generator) -> State:

@@ -38,7 +38,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError, RunError, StudyError
-from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
+from suture.methods.base import (
+    Answer,
+    Arrays,
+    State,
+    local_delta,
+    local_event,
+    mean_delta,
+    start_weights,
+    with_momentum,
+)
 from suture.models.network import Network
 from suture.privacy.mechanisms import derive
 from suture.privacy.unit import Patients
@@ -70,10 +79,12 @@ class FairFed:
     share: float = 0.1
     threshold: float = 0.05
     boost: float = 1.5
+    every: int = 1
     secure: bool = True
     honest: float = 0.5
     parties: int = 1
     patients: int = 1 << 40
+    momentum: float = 0.0
     name: str = "fairfed"
     label: str = "FedAvg, fair"
     pooled: bool = False
@@ -99,26 +110,31 @@ class FairFed:
     def rates_rho(self, patients: int, noise: float) -> float:
         """What one release of the rates costs in zCDP: ``share`` of the round, the training's cost being approximated
         by steps q^2 (exp(1/z^2) - 1) / 2 (Dong, Roth, Su 2022, Corollary 5.4). Only the split rests on it, not the proof.
+        With a release every so many rounds only, each may cost that many times as much.
         """
         rate = sampling_rate(patients, self.local.batch)
         each = 1 / noise**2 if rate == 1 else rate**2 * math.expm1(min(1 / noise**2, 50.0))
-        return self.share / (1 - self.share) * steps(patients, self.local) * each / 2
+        return self.every * self.share / (1 - self.share) * steps(patients, self.local) * each / 2
 
-    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """Local DP-SGD, and the rates."""
+    def asks(self, done: int) -> bool:
+        """Whether the round after ``done`` rounds asks for rates: the first, which counts, then every so many."""
+        return done % self.every == 0
+
+    def site_event(self, patients: int, noise: float | None, rates: bool = True) -> dp_accounting.DpEvent:
+        """Local DP-SGD, and the rates where they are asked for."""
         training = local_event(self.local, patients, noise)
-        if noise is None:
+        if noise is None or not rates:
             return training
         rho = self.rates_rho(patients, noise)
         return dp_accounting.ComposedDpEvent([training, dp_accounting.ZCDpEvent(rho)])
 
     def message_event(self, message: Arrays, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """Every round asks for the same."""
-        return self.site_event(patients, noise)
+        """The message says whether it asks for rates; a site charges for what it is asked."""
+        return self.site_event(patients, noise, bool(message["asked"]))
 
     def round_event(self, round_: int, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """Every round costs the same."""
-        return self.site_event(patients, noise)
+        """The public schedule of `asks`."""
+        return self.site_event(patients, noise, self.asks(round_ - 1))
 
     @property
     def by_size(self) -> bool:
@@ -128,7 +144,9 @@ class FairFed:
     def mechanism(self) -> str:
         """For the privacy statement."""
         words = (
-            "In every round each hospital sent a model update by DP-SGD, clipped by patient, and for each of the "
+            "In every round each hospital sent a model update by DP-SGD, clipped by patient, and "
+            + self._when()
+            + " for each of the "
             f"{len(self.protected)} protected groups the sum of its patients' risks (in the first round their number) with "
             "discrete Gaussian noise; a patient moves these sums by at most 1. "
         )
@@ -140,6 +158,9 @@ class FairFed:
                 "rest on it: each carries all of its own noise. "
             )
         return words + "Proof: docs/fairness.md."
+
+    def _when(self) -> str:
+        return "then" if self.every == 1 else f"every {self.every} rounds"
 
     # --- the server's side ---------------------------------------------------------------------------------------------
 
@@ -160,26 +181,29 @@ class FairFed:
         return {
             "params": state["params"],
             "first": np.array(int(state["t"]) == 0),
+            "asked": np.array(self.asks(int(state["t"]))),
             "pushes": pushes(np.tanh(state["pressure"]), state["counts"], float(state["weight"])),
         }
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """FedAvg; then gaps, signs and lambda for the next round: post-processing of releases and public sizes."""
-        words = np.sum([answer.payload["sums"] for answer in answers], axis=0)
         if self.secure:
             whole = np.sum([answer.payload["delta"] for answer in answers], axis=0)
             step = whole.astype(np.float64) / DELTA_STEPS / sum(answer.patients for answer in answers)
         else:
             step = mean_delta(answers, "size")
+        new = {**state, **with_momentum(state, step, self.momentum), "t": np.array(int(state["t"]) + 1)}
+        if not self.asks(int(state["t"])):
+            return new
+        words = np.sum([answer.payload["sums"] for answer in answers], axis=0)
         if words.shape != (len(self.protected),):
             raise RunError(f"expected a sum for each of {len(self.protected)} groups, found shape {words.shape}")
         sums, people = Grid(1.0, None, len(self.protected)).open(words), sum(answer.patients for answer in answers)
-        new = {**state, "params": (state["params"] - step).astype(np.float32), "t": np.array(int(state["t"]) + 1)}
         if int(state["t"]) == 0:
             new["counts"] = np.clip(sums, LEAST * people, people).astype(np.float32)
             return new
         fresh = np.clip(sums / state["counts"], 0, 1)
-        memory = MEMORY if int(state["t"]) > 1 else 0.0
+        memory = MEMORY if int(state["t"]) > self.every else 0.0
         new["rates"] = memory * state["rates"] + (1 - memory) * fresh
         new["pressure"] = np.clip(state["pressure"] + gaps_of(fresh, state["counts"]) / SCALE, -LIMIT, LIMIT)
         gap = gaps_of(new["rates"], state["counts"])
@@ -200,7 +224,19 @@ class FairFed:
     def site_step(
         self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
     ) -> tuple[Arrays, State]:
-        """Noisy group sums at the model as it came, and local training on the penalised loss."""
+        """Noisy group sums at the model as it came, where asked for, and local training on the penalised loss."""
+        push = self.push(data, message)
+        delta = local_delta(self.network, self.local, data, message["params"], noise, derive(key, "training"), push)
+        answer: dict[str, NDArray[Any]] = {"delta": delta}
+        if self.secure:
+            weighted = on_grid(data.patients * delta.astype(np.float64), DELTA_STEPS, len(delta))
+            answer["delta"] = np.rint(weighted).astype(np.int64)
+        if message["asked"]:
+            answer["sums"] = self._sums(data, message, noise, key)
+        return answer, own
+
+    def _sums(self, data: Patients, message: Arrays, noise: float | None, key: bytes) -> NDArray[Any]:
+        """Each group's sum of risks (in the first round the number of its patients), with this site's noise."""
         group = groups_of(data, len(self.protected))
         rho = None if noise is None else self.rates_rho(data.patients, noise)
         grid = Grid(1.0, rho, len(self.protected), self._honest)
@@ -208,13 +244,7 @@ class FairFed:
         if not message["first"]:
             risk = patient_risk(self.network.predict(np.asarray(message["params"], np.float32), data.x), data.starts)
         sums = np.bincount(group[group >= 0], risk[group >= 0], len(self.protected)).astype(np.float64)
-        words = grid.share(sums, derive(key, "rates"))
-        push = self.push(data, message)
-        delta = local_delta(self.network, self.local, data, message["params"], noise, derive(key, "training"), push)
-        if not self.secure:
-            return {"delta": delta, "sums": words}, own
-        weighted = on_grid(data.patients * delta.astype(np.float64), DELTA_STEPS, len(delta))
-        return {"delta": np.rint(weighted).astype(np.int64), "sums": words}, own
+        return grid.share(sums, derive(key, "rates"))
 
     def push(self, data: Patients, message: Arrays) -> NDArray[np.float32]:
         """The penalty's weight of each row; a patient's is shared out over their rows, since their risk is the mean."""

@@ -20,7 +20,16 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
+from suture.methods.base import (
+    Answer,
+    Arrays,
+    State,
+    local_delta,
+    local_event,
+    mean_delta,
+    start_weights,
+    with_momentum,
+)
 from suture.models.network import Network
 from suture.privacy.unit import Patients
 from suture.training.local import Local
@@ -37,6 +46,8 @@ class FedAvg:
     label: str = "FedAvg"
     needs: Literal["sum", "each"] = "sum"
     pooled: bool = False
+    momentum: float = 0.0
+    """The server's, over rounds."""
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """One model."""
@@ -57,9 +68,8 @@ class FedAvg:
         return {"delta": local_delta(self.network, self.local, data, message["params"], noise, key)}, own
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
-        """w <- w - mean(w - w_k), which is the mean of the w_k."""
-        step = mean_delta(answers, self.weighting)
-        return {"params": (state["params"] - step).astype(np.float32)}
+        """w <- w - mean(w - w_k), which is the mean of the w_k; or with momentum."""
+        return with_momentum(state, mean_delta(answers, self.weighting), self.momentum)
 
     def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
         """The global model's risk."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -57,15 +57,13 @@ SHARES: dict[str, dict[str, float]] = {
 }
 """Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in proportion."""
 LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 4}
-NORM = 3.0
-"""Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less."""
+NORM = 3.0  # Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less.
 ONE_TEAM = Teams((), 1)
 SCORE = 8.0
 """Log odds beyond which a patient's score counts as this much when the model's scale is set."""
 _MATRICES: Remember[Patients, NDArray[np.float32]] = Remember(1024)
 _TESTED: Remember[NDArray[np.float32], NDArray[np.float32]] = Remember(1024)
-_SMALL = 1 << 21
-"""Up to this many values the concepts of rows to predict for are remembered from round to round."""
+_SMALL = 1 << 21  # Up to this many values the concepts of rows to predict for are remembered from round to round.
 
 
 @dataclass(frozen=True)
@@ -105,16 +103,18 @@ class Veil:
     @cached_property
     def schedule(self) -> tuple[str, ...]:
         """The phase of each round."""
-        if self.mode == "votes":
-            return ("rate", *["vote"] * (self.rounds - 3), *["scale"] * 2)
-        if self.mode == "votes+moments":
-            return ("rate", *["vote"] * (self.rounds - 3), *["newton"] * 2)
-        return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+        if self.mode == "secure":
+            return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+        return ("rate", *["vote"] * (self.rounds - 3), *["scale" if self.mode == "votes" else "newton"] * 2)
 
     @property
     def honest_sites(self) -> int:
         """A sum of fewer sites than this must not be opened: its noise would be less than promised."""
         return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 0
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        """The same of one sum."""
+        return self.teams.least(group, self.honest) if self.teams.sizes else self.honest_sites
 
     def phase_rho(self, phase: str, noise: float) -> float:
         """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing is asked.
@@ -122,16 +122,17 @@ class Veil:
         With several teams a hospital either measures curvature or answers for moments and looks: what it is not asked
         for does not cost it anything, so that it pays with those shares for what it is asked for.
         """
+        return self.rounds / (2 * noise**2) * self._parts.get(phase, 0.0)
+
+    @cached_property
+    def _parts(self) -> dict[str, float]:
+        """Of the whole training's rho, what one answer to each phase costs."""
         shares, counts = SHARES[self.mode], Counter(self.schedule)
-        if phase not in counts:
-            return 0.0
-        total = sum(shares[name] for name in counts)
-        part = shares[phase]
-        if self.teams.count > 1 and phase == "look":
-            part += shares["curvature"]
-        elif self.teams.count > 1 and phase == "curvature":
-            part += shares["moments"] + shares["look"]
-        return self.rounds / (2 * noise**2) * part / total / counts[phase]
+        parts, total = {phase: shares[phase] for phase in counts}, sum(shares[phase] for phase in counts)
+        if self.teams.count > 1 and self.mode == "secure":
+            parts["look"] += shares["curvature"]
+            parts["curvature"] += shares["moments"] + shares["look"]
+        return {phase: part / total / counts[phase] for phase, part in parts.items()}
 
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 
@@ -218,8 +219,7 @@ class Veil:
 
     def groups(self, state: State, sites: Sequence[str]) -> list[tuple[str, ...]]:
         """The hospitals of every secure sum of the coming round."""
-        t = int(state["t"][0])
-        found = self.teams.asked(self.schedule[t])
+        found = self.teams.asked(self.schedule[int(state["t"][0])])
         return [tuple(site for site in sites if self.teams.team.get(site, 0) in members) for members in found]
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
@@ -231,9 +231,8 @@ class Veil:
         new["t"] += 1
         if phase == "vote":
             votes = [unpack(answer.payload["votes"], len(self.dictionary), self.picks) for answer in answers]
-            count_votes(
-                new, votes, [answer.patients for answer in answers], self.quorum, self.concepts, self._rate(state)
-            )
+            sizes = [answer.patients for answer in answers]
+            count_votes(new, votes, sizes, self.quorum, self.concepts, self._rate(state))
             return new
         found, noises = self._open(answers, phase, int(np.count_nonzero(state["chosen"])))
         if phase == "rate":
@@ -256,12 +255,13 @@ class Veil:
         for i, answer in enumerate(answers):
             rho = None if noise is None else self.phase_rho(phase, noise)
             found = self._layout(phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho)
-            near = None if forecast is None else forecast * found.patients / self.teams.patients(self.teams.all)
-            parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), near)
+            near = None if forecast is None else forecast * answer.patients / self.teams.patients(self.teams.all)
+            parts, level = veil_secure.opened(found, np.asarray(answer.payload[found.name]), answer.sites, near)
             if phase == "moments" and level is not None:
                 new["noise"][0] = level
                 found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
-            sums.append((found, parts))
+            # Who dropped out of a sum under masks is missing among its patients, and in its noise.
+            sums.append((replace(found, patients=answer.patients, parties=answer.sites), parts))
         veil_newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
         return new
 

@@ -60,7 +60,7 @@ class Residual:
     width: int = 8
     outputs: int = 1
     weights: str | None = None
-    """A local file of ImageNet weights as torchvision saves them; see `converted`."""
+    """A local file of ImageNet weights as torchvision saves them (`converted`), or an NPZ file with our names (`named`)."""
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS:
@@ -71,7 +71,11 @@ class Residual:
             raise StudyError(
                 f"expected images of at least 8 x 8 pixels and an output, found {self.size}, {self.outputs}"
             )
-        if self.weights is not None and not (self.width == 64 and self.depth in (18, 34) and self.size >= LARGE):
+        if (
+            self.weights is not None
+            and not self.weights.endswith(".npz")
+            and not (self.width == 64 and self.depth in (18, 34) and self.size >= LARGE)
+        ):
             raise StudyError(
                 f"model.weights: ImageNet weights fit depth 18 or 34 with width 64 and images of {LARGE} pixels or more, "
                 f"found depth {self.depth}, width {self.width}, {self.size} pixels"
@@ -127,7 +131,7 @@ class Residual:
         >>> bool(np.all(np.isfinite(Residual(28).init(np.random.default_rng(0)))))
         True
         """
-        known = {} if self.weights is None else converted(Path(self.weights), dict(self.shapes))
+        known = {} if self.weights is None else _known(Path(self.weights), dict(self.shapes))
         parts = []
         for name, shape in self.shapes:
             if len(shape) == 4:
@@ -179,6 +183,32 @@ def _version() -> str:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return "none"
+
+
+def _known(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
+    return named(path, shapes) if path.suffix == ".npz" else converted(path, shapes)
+
+
+def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """Weights from an NPZ file with an array for every name in `Residual.shapes`, the last layer included.
+
+    Whoever states such a file states that it is public: what it was learnt from is not covered by the study's promise.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: np.asarray(archive[name], np.float32) for name in shapes}
+    except FileNotFoundError:
+        raise StudyError(f"model.weights: {path} does not exist") from None
+    except KeyError as error:
+        raise StudyError(f"model.weights: {path}: expected an array {error}, found none") from None
+    except (OSError, ValueError) as error:
+        raise StudyError(f"model.weights: {path} is not a file of plain arrays ({type(error).__name__})") from None
+    for name, shape in shapes.items():
+        if found[name].shape != shape or not np.isfinite(found[name]).all():
+            raise StudyError(
+                f"model.weights: {path}: expected {name} of shape {shape} and finite, found shape {found[name].shape}"
+            )
+    return found
 
 
 def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:

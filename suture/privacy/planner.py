@@ -81,6 +81,7 @@ def plan_site(
     rounds: int,
     local_epochs: int,
     delta: float,
+    local_steps: int | None = None,
     accountant: str = "pld",
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
@@ -101,6 +102,7 @@ def plan_site(
             f"site {site!r}: expected 1 round and 1 local epoch or more, found {rounds} and {local_epochs}"
         )
     rate, steps = sampling_rate(patients, batch), local_epochs * steps_per_epoch(patients, batch)
+    steps = steps if local_steps is None else min(steps, local_steps)
     if noise_multiplier is None:
         noise_multiplier = noise_for(float(epsilon or 0), delta, rate, steps * rounds, accountant)
     event = dpsgd_event(noise_multiplier, rate, steps)

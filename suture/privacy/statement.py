@@ -69,6 +69,7 @@ def statement(
     patients: Mapping[str, int],
     rounds: int,
     local_epochs: int,
+    local_steps: int | None = None,
     seeds: int = 1,
     generated: bool = False,
     described: bool = False,
@@ -100,7 +101,7 @@ def statement(
     words = [
         _unit_words(generated),
         _epsilon_words(epsilon, worst, delta, accountant, budget),
-        mechanism or _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs),
+        mechanism or _mechanism_words(noise_multiplier, clip, batch, rounds, local_epochs, local_steps),
         SHOWN_LAYERS if shown_layers else "",
         *_caution_words(epsilon[worst], delta, {site: patients[site] for site in epsilon}),
         _runs_words(seeds, generated),
@@ -226,12 +227,18 @@ def _epsilon_words(
 
 
 def _mechanism_words(
-    noise_multiplier: Mapping[str, float], clip: float, batch: int, rounds: int, local_epochs: int
+    noise_multiplier: Mapping[str, float],
+    clip: float,
+    batch: int,
+    rounds: int,
+    local_epochs: int,
+    local_steps: int | None = None,
 ) -> str:
     low, high = min(noise_multiplier.values()), max(noise_multiplier.values())
+    work = f"{local_epochs} local epochs" + ("" if local_steps is None else f", at most {local_steps} steps")
     noise = f"{low:g}" if low == high else f"{low:g} to {high:g}, by hospital,"
     return (
-        f"Training ran {rounds} rounds of {local_epochs} local epochs. In each step every patient is drawn on their "
+        f"Training ran {rounds} rounds of {work}. In each step every patient is drawn on their "
         f"own with "
         f"probability {batch}/(number of training patients); the gradients of a patient's rows are added up and "
         f"clipped to norm "

@@ -89,7 +89,7 @@
       const hit = at(event);
       if (!hit) { tip.hidden = true; return; }
       const s = stats[hit.j], v = map.values[hit.i][hit.j];
-      const lines = [map.rows[hit.i], map.columns[hit.j], map.title + ": " + v.toFixed(3), "All hospitals: mean " + s.mean.toFixed(3) + ", SD " + s.sd.toFixed(3)];
+      const lines = [map.rows[hit.i], map.columns[hit.j] + (map.about[hit.j] ? ": " + map.about[hit.j] : ""), map.title + ": " + v.toFixed(3), "All hospitals: mean " + s.mean.toFixed(3) + ", SD " + s.sd.toFixed(3)];
       if (map.circles[hit.i][hit.j]) lines.push("O: over 2 SD from the mean");
       if (map.crosses[hit.j]) lines.push("x: the whole column varies unusually");
       tip.textContent = lines.join("\n"); tip.hidden = false;

@@ -31,8 +31,11 @@ def heat(
     circles: NDArray[np.bool_],
     crosses: NDArray[np.bool_],
     neutral: float,
+    about: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The data of one map; the colour scale reaches to the 99 % quantile, so that one wild cell does not blank the rest.
+
+    ``about`` says each column in words, for the box that opens at a cell.
 
     >>> made = heat("b", ["a"], ["age"], np.array([[0.5]]), np.array([[False]]), np.array([False]), 0.0)
     >>> made["reach"], made["values"]
@@ -44,6 +47,7 @@ def heat(
         "title": title,
         "rows": list(rows),
         "columns": list(columns),
+        "about": list(about) or [""] * len(columns),
         "values": np.round(values, 5).tolist(),
         "circles": circles.astype(int).tolist(),
         "crosses": crosses.astype(int).tolist(),

@@ -46,7 +46,7 @@ def heat_maps(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         values = np.array(layer["values"], np.float64)
         maps[name] = heat(
             name[0], found["sites"], layer["columns"], values, np.array(layer["circles"], bool),
-            np.array(layer["crosses"], bool), float(name.startswith("w")),
+            np.array(layer["crosses"], bool), float(name.startswith("w")), layer.get("about", ()),
         )  # fmt: skip
     return maps
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -43,6 +43,7 @@ from suture.training.local import Local
 from suture.training.personal import Layers
 
 Cell = tuple[str, str]
+Say = Callable[[int, int], None]
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "unit": (12.0, 2.2046, 1 / 7.5),
     "offset": (2.0, 1.0, 0.75),
@@ -168,13 +169,21 @@ def _record(
     return record
 
 
-def gather(tasks: Sequence[Task], workers: int | None = None) -> list[dict[str, Any]]:
-    """All records, a core to each task."""
+def gather(tasks: Sequence[Task], workers: int | None = None, say: Say = lambda _, __: None) -> list[dict[str, Any]]:
+    """All records, a core to each task; ``say`` hears how many of how many federations were looked at."""
     workers = min(workers or os.cpu_count() or 1, len(tasks))
     if workers == 1:
-        return [record for task in tasks for record in look(task)]
+        return _told(map(look, tasks), len(tasks), say)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return [record for found in pool.map(look, tasks) for record in found]
+        return _told(pool.map(look, tasks), len(tasks), say)
+
+
+def _told(looks: Iterable[list[dict[str, Any]]], count: int, say: Say) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    for done, found in enumerate(looks, start=1):
+        records += found
+        say(done, count)
+    return records
 
 
 def plan(quick: bool) -> list[Task]:
@@ -241,13 +250,15 @@ def _share(hits: Any) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def tables(out: Path, *, quick: bool = False, workers: int | None = None) -> dict[str, Any]:
-    """Both tables; what was measured is kept in ``out`` and measured once."""
-    path = out / "detection.json"
+def tables(
+    out: Path, *, quick: bool = False, workers: int | None = None, say: Say = lambda _, __: None
+) -> dict[str, Any]:
+    """Both tables; what was measured is kept in ``out`` and measured once, a quick look apart from the whole."""
+    path = out / ("detection-quick.json" if quick else "detection.json")
     if path.exists():
         records = json.loads(path.read_text(encoding="utf-8"))
     else:
-        records = gather(plan(quick), workers)
+        records = gather(plan(quick), workers, say)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(records).encode())
     return {

@@ -106,7 +106,7 @@ def behind(cohort: Cohort, site: str, column: str) -> Any:
             ),
             tooltip=["who:N", "class:N", "value:N", alt.Tooltip("share:Q", format=".1%")],
         )
-        .properties(width=max(90, min(330, 14 * len(order))), height=90)
+        .properties(width=max(140, min(330, 14 * len(order))), height=90)
         .facet(row=alt.Row("who:N", title=None, sort=[site, "all others"]), column=alt.Column("class:N", title=None))
     )
     return finish(chart, f"{column}: {site} and all others", "Exact rows of the first seed, training and test")
@@ -153,7 +153,13 @@ def violins(results: Results, metric: str, title: str) -> Any:
             .mark_point(shape="diamond", size=90, filled=True, color=PALETTE[1], opacity=1)
             .encode(y=y, x=wide)
         )
-        panels.append(alt.layer(shape, dots, reach, middle).properties(width=120, height=260, title=label))
+        # A mark at the foot of the panel, not a title: titles stand above whatever sticks out, each at another height.
+        name = (
+            alt.Chart(table([{"text": label}]))
+            .mark_text(fontSize=13, fontWeight=700, baseline="top")
+            .encode(x=alt.value(60), y=alt.value(268), text="text:N")
+        )
+        panels.append(alt.layer(shape, dots, reach, middle, name).properties(width=120, height=260))
     seeds = f"{len(results)} {'seed' if len(results) == 1 else 'seeds'}"
     note = f"{seeds}; dots: clients; orange: median client and its SD over seeds"
     return finish(alt.hconcat(*panels, spacing=8), title, note)

@@ -27,14 +27,16 @@ COHORTS: dict[str, tuple[dict[str, Any], str]] = {
     "heart": ({"name": "heart"}, "high_risk"),
 }
 SEEDS = (2934384, 10231938, 8273)
+ROUNDS = 40
 METHODS = {"ifedavg": "iFedAvg", "fedavg": "FedAvg"}
 
 
-def study(dataset: str, seed: int, epsilon: float | None, rounds: int = 40) -> Study:
+def study(dataset: str, seed: int, epsilon: float | None, rounds: int = ROUNDS) -> Study:
     """One private training of iFedAvg, and of FedAvg with the same promise beside it."""
     cohort, outcome = COHORTS[dataset]
+    shorter = "" if rounds == ROUNDS else f" {rounds} rounds"  # a quick run has folders of its own
     return Study(
-        name=f"ifedavg private {dataset} {epsilon or 'none'} {seed}",
+        name=f"ifedavg private {dataset} {epsilon or 'none'} {seed}{shorter}",
         outcome=outcome,
         seed=seed,
         cohort=cohort,
@@ -63,7 +65,7 @@ def tables(
     for dataset in COHORTS:
         for epsilon in epsilons:
             runs = [
-                _run(study(dataset, seed, epsilon, 20 if quick else 40), out / "private", threads, progress)
+                _run(study(dataset, seed, epsilon, 20 if quick else ROUNDS), out / "private", threads, progress)
                 for seed in (SEEDS[:1] if quick else SEEDS)
             ]
             rows.append(_row(dataset, epsilon, runs))

@@ -134,29 +134,34 @@ def write_csv(tables: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 
 def write(found: Mapping[str, Any], drawn: Mapping[str, Any], captions: Mapping[str, str], out: Path) -> Path:
     """One page with every table, note and figure."""
-    tables = [_table(table["title"], table["rows"]) for table in found["tables"].values()]
+    over = found.get("over", "seeds")
+    tables = [_table(table["title"], table["rows"], over) for table in found["tables"].values()]
     footer = [("Suture", __version__), ("Command", f"suture reproduce {found['paper']}")]
     intro = "The paper's printed figures beside ours."
     if found["quick"]:
-        intro += " Quick version: fewer patients, rounds and seeds. A look, not a result."
+        intro += f" Quick version: fewer patients, rounds and {over}. A look, not a result."
     context = {"name": found["title"], "intro": intro, "tables": tables, "notes": found["notes"], "footer": footer}
     path = out / "index.html"
     put(fill("tables.html", context, drawn, captions, found["paper"]), path)
     return path
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(title: str, rows: Sequence[Mapping[str, Any]], over: str) -> Table:
     columns = side_by_side(rows)
     paired = any(len(parts) > 1 for _, parts in columns)
     heads = tuple(f"{head}, ours" if len(parts) > 1 else head for head, parts in columns)
     cells = tuple(tuple(_cell(row, parts) for _, parts in columns) for row in rows)
-    return Table(title, heads, cells, "Small: the paper's figure, and our 95 % interval over seeds." if paired else "")
+    remark = f"Small: the paper's figure, and our 95 % interval over {over}." if paired else ""
+    if paired and any(key.endswith(" sd") for key in rows[0]):
+        remark = f"±: standard deviation over {over}. {remark}"
+    return Table(title, heads, cells, remark)
 
 
 def _cell(row: Mapping[str, Any], parts: tuple[str, ...]) -> Cell:
     key = parts[-1]
     low, high = row.get(f"{key} 95% low"), row.get(f"{key} 95% high")
-    notes = [f"paper {cell(row, parts[0])}"] if len(parts) > 1 else []
+    notes = [f"paper {cell(row, parts[0])}"] if len(parts) > 1 and row[parts[0]] is not None else []
     if low is not None and high is not None:
         notes.append(f"{low:.3f} to {high:.3f}")
-    return Cell(cell(row, key), "\n".join(notes))
+    kept = [text.replace(" ", "\N{NO-BREAK SPACE}") for text in (cell(row, key), *notes)]
+    return Cell(kept[0] if key.startswith("our ") else cell(row, key), "\n".join(kept[1:]))

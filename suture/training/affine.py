@@ -212,10 +212,16 @@ def _tie(gradient, noise):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _affine_update(m, e, row, noise, noise_scale, divisor, momentum, rate):  # type: ignore[no-untyped-def]
-    """Noise, mean, momentum, step for one affine layer; its noise stands at ``noise``, shift first, then scale."""
+def _affine_update(m, e, row, noise, noise_scale, divisor, momentum, rate, pull):  # type: ignore[no-untyped-def]
+    """Noise, mean, momentum, step for one affine layer; its noise stands at ``noise``, shift first, then scale.
+
+    ``pull`` draws the layer towards the identity: the loss has pull / 2 times the squared distance from it as well. The
+    implicit form is stable however strong the pull is; with momentum a gradient counts 1 / (1 - momentum) times in all,
+    so the pull has to. It depends on the layer alone, so under privacy it is post-processing.
+    """
     size, kind = e[row, COUNT], e[row, KIND]
     share, hold, step = np.float32(1.0 / divisor), np.float32(momentum), np.float32(rate)
+    back = np.float32(rate * pull / (1.0 - momentum)) if momentum < 1.0 else np.float32(rate * pull)
     for part in range(2):
         values = m[e[row, SHIFT + part] : e[row, SHIFT + part] + size]
         gradient = m[e[row, G_SHIFT + part] : e[row, G_SHIFT + part] + size]
@@ -225,7 +231,7 @@ def _affine_update(m, e, row, noise, noise_scale, divisor, momentum, rate):  # t
             _tie(gradient, drawn)
         for c in range(size):
             velocity[c] = hold * velocity[c] + (gradient[c] + np.float32(noise_scale) * drawn[c]) * share
-            values[c] -= step * velocity[c]
+            values[c] = (values[c] - step * velocity[c] + back * np.float32(part)) / (np.float32(1) + back)
             gradient[c] = np.float32(0)
 
 
@@ -341,7 +347,7 @@ def turn_first(m, t):  # type: ignore[no-untyped-def]
 @compiled
 def run_affine(  # type: ignore[no-untyped-def]
     m, t, e, masks, x, y, starts, picks, ends, words, noise, n_params, seeds, dropout, frozen, expected, clip,
-    noise_scale, proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors,
+    noise_scale, proximal, momentum, rate, pull, class_weights, relu, labels, rows, limits, squares, factors,
 ):  # fmt: skip
     """One step for each entry of ``ends``, as `dpsgd.run`; ``seeds[s]`` draws the dropout masks of step s.
 
@@ -371,5 +377,5 @@ def run_affine(  # type: ignore[no-untyped-def]
         for row in range(2):
             if e[row, KIND] != NONE:
                 size = 2 * e[row, COUNT]
-                _affine_update(m, e, row, drawn[at : at + size], noise_scale, divisor, momentum, rate)
+                _affine_update(m, e, row, drawn[at : at + size], noise_scale, divisor, momentum, rate, pull)
                 at += size

@@ -35,7 +35,7 @@ from suture.training.noise import normals
 Floats = NDArray[np.float32]
 MEMORY = 1 << 28
 """Bytes that the per-image gradients of a virtual batch may take."""
-MOST_IMAGES = 128
+MOST_IMAGES = 256
 """Images in a virtual batch at most; more brings no speed."""
 PIXELS = 1 << 19
 """Pixels in a virtual batch at most: activations take some hundred bytes a pixel."""
@@ -159,7 +159,8 @@ class _Step:
         torch = self.torch
         index = torch.from_numpy(rows)
         # Opacus' hooks want an input that has a gradient; nothing is done with it.
-        z, y = module(self.x[index].requires_grad_(self.sampled is not None)), self.y[index]
+        self.shown = self.x[index].requires_grad_(self.sampled is not None)
+        z, y = module(self.shown), self.y[index]
         functional = torch.nn.functional
         if self.network.outputs == 1:
             losses = functional.binary_cross_entropy_with_logits(z[:, 0], y.to(torch.float32), reduction="none")
@@ -191,7 +192,8 @@ class _Step:
     def _clipped(self, rows: NDArray[np.int64], owners: NDArray[np.int64], patients: int) -> Any:
         """The sum of the patients' clipped gradients."""
         torch = self.torch
-        self._losses(self.sampled, rows).sum().backward()
+        # Asked for the input's gradient alone, PyTorch leaves out the batch's own weight gradients; the hooks run all the same.
+        torch.autograd.grad(self._losses(self.sampled, rows).sum(), self.shown)
         each = torch.cat([p.grad_sample.reshape(len(rows), -1) for p in self.parameters], 1)
         for parameter in self.parameters:
             parameter.grad = parameter.grad_sample = None

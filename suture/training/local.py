@@ -66,10 +66,14 @@ class Local:
     decays: int = 0
     clip: float | None = None
     noise_multiplier: float | None = None
+    most_steps: int = 0
+    """A round ends after so many steps, however many the epochs would take; 0: no such end."""
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch < 1:
             raise StudyError(f"expected epochs >= 0 and batch >= 1, found {self.epochs} and {self.batch}")
+        if self.most_steps < 0:
+            raise StudyError(f"expected most_steps >= 0, found {self.most_steps}")
         for name, least in (("rate", 0.0), ("momentum", 0.0), ("proximal", 0.0)):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
@@ -152,12 +156,13 @@ def sampling_rate(patients: int, batch: int) -> float:
 
 
 def steps(patients: int, local: Local) -> int:
-    """How many steps `train` takes: ``epochs`` times the batches that cover the patients once.
+    """How many steps `train` takes: ``epochs`` times the batches that cover the patients once, or ``most_steps``.
 
-    >>> steps(1270, Local(epochs=500, batch=32))
-    20000
+    >>> steps(1270, Local(epochs=500, batch=32)), steps(1270, Local(batch=32, most_steps=3))
+    (20000, 3)
     """
-    return local.epochs * math.ceil(patients / local.batch)
+    count = local.epochs * math.ceil(patients / local.batch)
+    return min(count, local.most_steps) if local.most_steps else count
 
 
 def event(local: Local, patients: int) -> dp_accounting.DpEvent:
@@ -344,5 +349,7 @@ def _batches(
         return
     rng = generator(key)
     ends = np.append(np.arange(local.batch, patients, local.batch), patients)
-    for _ in range(local.epochs):
-        yield rng.permutation(patients), ends
+    left = steps(patients, local)
+    while left > 0:
+        yield rng.permutation(patients), ends[:left]
+        left -= len(ends)

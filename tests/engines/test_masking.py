@@ -15,6 +15,7 @@ from suture.engines import wire
 from suture.engines.remote import Remote
 from suture.errors import Refused, RunError
 from suture.privacy.ledger import Ledger
+from suture.study import Study
 
 MASKED = {"evaluation": {"seeds": 1}, "protection": {"sum": "masked"}}
 
@@ -56,6 +57,32 @@ def test_veil_in_secure_mode_needs_masks_between_machines(tmp_path):
     (tmp_path / "b").mkdir()
     there = conduct.run(asked, base=tmp_path / "b", engine=Remote(Loopback()))
     assert all(np.array_equal(here.model[name], there.model[name]) for name in here.model)
+
+
+def test_teams_are_summed_apart_between_machines(tmp_path):
+    """Fifteen hospitals in three teams: what one process gives; every sum in its own session; a dropout in one team."""
+    asked = Study(
+        name="teams",
+        outcome="died_in_hospital",
+        cohort={"name": "icu", "hospitals": 15, "patients": 4000},
+        model={"hidden": []},
+        method={"name": "veil", "mode": "secure", "rounds": 4, "concepts": 10},
+        privacy={"unit": "patient", "epsilon": 8.0},
+        protection={"sum": "masked"},
+        federation={"minimum_sites": 14},
+    )
+    here = conduct.run(asked, threads=1)
+    carrier = Watching()
+    there = conduct.run(asked, base=tmp_path, engine=Remote(carrier))
+    assert all(np.array_equal(here.model[name], there.model[name]) for name in here.model)
+    begun = [site for site, _, stage, _ in carrier.seen if stage == "advertise"]
+    # Moments and looks of two teams, curvature of the third, one step of all.
+    assert len(begun) == 2 * (15 - 5) + 5 + 15
+    gone = begun[0]
+    (tmp_path / "b").mkdir()
+    lost = conduct.run(asked, base=tmp_path / "b", engine=Remote(Watching([(gone, "mask", 1)])))
+    assert lost.data["methods"]["veil"]["dropouts"][gone]["rounds"] == 1
+    assert lost.metrics["global"]["auc"] == pytest.approx(there.metrics["global"]["auc"], abs=0.05)
 
 
 def test_a_site_that_drops_out_is_counted_and_the_sum_of_the_others_is_opened(tmp_path):

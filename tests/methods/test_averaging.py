@@ -40,6 +40,16 @@ def test_fedavg_uniform():
     np.testing.assert_allclose(new["params"], [0.5, 0.5, 1.0])
 
 
+def test_momentum_at_the_server_in_exact_numbers():
+    """v = 1, then 0.5 + 1; the weights fall by 1 and by 1.5."""
+    method = FedAvg(NETWORK, LOCAL, momentum=0.5)
+    state = {"params": np.ones(3, np.float32)}
+    for expected in ([0.0, 1, 1], [-1.5, 1, 1]):
+        state = method.server_step(state, [answer("a", 10, 1, 0, 0)])
+        np.testing.assert_allclose(state["params"], expected)
+    assert set(FedAvg(NETWORK, LOCAL).server_step(state, [answer("a", 10, 1, 0, 0)])) == {"params"}
+
+
 def test_one_site_fedavg_is_local_training():
     method = FedAvg(NETWORK, LOCAL)
     state = method.init(["a"], np.random.default_rng(1))

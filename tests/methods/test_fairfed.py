@@ -155,6 +155,24 @@ def test_the_cost_is_the_composition_in_the_notes() -> None:
     assert isinstance(fair.site_event(500, None), dp_accounting.NonPrivateDpEvent)
 
 
+def test_rates_every_few_rounds_cost_only_the_rounds_that_ask() -> None:
+    """Rounds 1, 4, 7: three releases of three times the cost; the others send and pay for an update alone."""
+    fair, every = method(every=3), method()
+    costs = [fair.round_event(r, 500, 8.0) for r in range(1, 8)]
+    assert [isinstance(cost, dp_accounting.ComposedDpEvent) for cost in costs] == [True, False, False] * 2 + [True]
+    assert fair.rates_rho(500, 8.0) == pytest.approx(3 * every.rates_rho(500, 8.0))
+    state, table = fair.init(["a"], np.random.default_rng(0)), biased(4, 40)
+    for done in range(4):
+        message = fair.broadcast(state, "a")
+        assert fair.message_event(message, 500, 8.0) == costs[done]
+        sent, _ = fair.site_step(table, {}, message, 8.0, seeded_key(7, done))
+        assert ("sums" in sent) == (done % 3 == 0)
+        before, state = state, fair.server_step(state, [Answer("a", 40, sent)])
+        moved = "counts" if done == 0 else "rates"
+        assert np.array_equal(before[moved], state[moved]) == (done % 3 != 0)
+    assert "every 3 rounds" in fair.mechanism()
+
+
 def test_noise_on_the_rates_is_what_is_paid_for() -> None:
     """500 releases by a site of 60 patients: standard deviation as planned, within 4 standard errors."""
     fair, table = method(parties=1, honest=1.0), biased(3, 60)
@@ -206,6 +224,25 @@ def test_an_ensemble_sends_what_the_method_inside_sends_and_keeps_its_own_model(
     few = Ensemble(inner, NETWORK, LOCAL, rounds=1)
     _, kept = play(few, [biased(1, 8)], 1)
     assert float(kept["0"]["alpha"]) == 0.0
+
+
+def test_a_sites_own_training_closes_its_own_gap() -> None:
+    """One site's labels are biased and the other's are not: each follows its own gap, not the federation's."""
+    fine = biased(2)
+    tables = [biased(1), Patients(fine.x, (fine.x[:, 0] > 0.5).astype(np.int32), fine.starts, fine.group)]
+    local, test = Local(batch=50, rate=0.5), biased(9, 2000)
+
+    def gap_at(site: str, weight: float) -> float:
+        both = Ensemble(
+            FairFed(NETWORK, local, ("F", "M"), fairness=0.01, parties=2),
+            NETWORK, local, rounds=2, epochs=12, rate=0.5, fairness=0.01, own_fairness=weight,
+        )  # fmt: skip
+        _, own = play(both, tables, 2)
+        return float(gaps(test.y, NETWORK.predict(own[site]["params"], test.x), test.group)["parity_gap"] or 0)
+
+    assert gap_at("0", 0.0) > 0.1
+    assert gap_at("0", 1.0) < gap_at("0", 0.0) / 2
+    assert gap_at("1", 1.0) < 0.1
 
 
 def test_what_is_missing_is_said() -> None:

@@ -24,8 +24,19 @@ def test_the_papers_settings():
 
 def test_every_training_has_a_file_of_its_own():
     keys = [job.key for job in ifedavg.every_job(False)]
-    assert len(keys) == len(set(keys)) == 5 * 6 * 3 + 3 * 6 + 2 * 6 + 5 + 2 * 20
-    assert len(ifedavg.every_job(True)) == 4 * 6 + 2 + 2 * 2
+    assert len(keys) == len(set(keys)) == (5 + 5 + 3 + 2 + 1) * 7 + 5 + 3 * (20 + 11)
+    assert len(ifedavg.every_job(True)) == 4 * 7 + 2 + 2 * 3
+
+
+def test_further_seeds_are_in_no_other_table():
+    for dataset, by_seed in ifedavg.more_jobs(False).items():
+        assert not set(by_seed) & set(ifedavg.SEEDS)
+        assert all(set(by) == {"ifedavg", "prior", "fedavg"} for by in by_seed.values())
+        job = next(iter(by_seed.values()))["prior"]
+        assert job.study.method.layer_spread == {"heart": 0.1, "outbreak diagnosis": 0.5}[dataset]
+        # Nothing but the prior differs from the paper's method.
+        plain = next(iter(by_seed.values()))["ifedavg"].study.method
+        assert job.study.method.model_copy(update={"layer_spread": None}) == plain
 
 
 def _results(*pairs):
@@ -38,7 +49,7 @@ def _results(*pairs):
         return {"sites": sites}
 
     return {
-        seed: {method: result(a, b) for method in (*ifedavg_tables.METHODS, "f_out")}
+        seed: {method: result(a, b) for method in (*ifedavg_tables.METHODS, "f_out", "prior")}
         for seed, (a, b) in enumerate(pairs)
     }
 
@@ -58,10 +69,21 @@ def test_the_difference_is_paired_by_seed():
         by_method["ifedavg"]["sites"] = {
             site: {**m, "f1_weighted": m["f1_weighted"] + gain} for site, m in by_method["fedavg"]["sites"].items()
         }
-    (row,) = ifedavg_tables._differences({"har": results})
+    row, prior = ifedavg_tables._differences({"har": results})
     assert row["mean over clients"] == pytest.approx(0.2)
     assert row["mean over clients 95% high"] == pytest.approx(0.2 + 12.7062 * 0.1, abs=1e-3)
     assert row["FedAvg's worst client"] == "a"
+    # The lowest client of each seed: b or a, whichever it is; here both gain alike.
+    assert row["lowest client"] == pytest.approx(0.2)
+    assert (prior["method"], prior["lowest client"]) == ("iFedAvg, prior", 0.0)
+
+
+def test_the_lowest_client_may_be_another_with_each_method():
+    results = _results((0.5, 0.9))
+    results[0]["ifedavg"] = _results((0.8, 0.6))[0]["ifedavg"]
+    row = ifedavg_tables._differences({"har": results})[0]
+    assert row["lowest client"] == pytest.approx(0.1)
+    assert row["at FedAvg's worst"] == pytest.approx(0.3)
 
 
 def test_a_training_is_made_once_and_equals_itself(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from suture.reproduce import veil, veil_figures
+from suture.reproduce import pages, veil, veil_figures
 from suture.reproduce.veil_references import references
 
 
@@ -28,6 +28,21 @@ def test_the_papers_table_is_complete():
         for epsilon in veil.EPSILONS:
             assert len(veil.PAPER[method, epsilon]) == 5
     assert veil.PAPER["VEIL", 5.0][:4] == (0.835, 0.382, 0.544, 0.010)
+
+
+def test_an_interval_of_a_metric_is_cut_at_0_and_1():
+    """Two folds of 0.9 and 0.98: Student's interval is 0.94 +- 12.706 x 0.04."""
+    metrics = dict.fromkeys(("auprc", "recall_at_90_specificity", "ece", "ece_mass", "ece_at_site"), 0.5)
+    found = veil._figures([{**metrics, "auc": 0.9}, {**metrics, "auc": 0.98}])
+    assert found["our AUC"] == pytest.approx(0.94)
+    assert found["our AUC 95% low"] == pytest.approx(0.94 - 12.7062 * 0.04, abs=1e-4)
+    assert found["our AUC 95% high"] == 1.0
+    assert (found["our AUPRC 95% low"], found["our AUPRC 95% high"]) == (0.5, 0.5)
+
+
+def test_the_pages_footnote_says_what_intervals_are_over():
+    row = {"method": "a", "paper AUC": 0.8, "our AUC": 0.81, "our AUC 95% low": 0.8, "our AUC 95% high": 0.82}
+    assert pages._table("t", [row], "folds").remark.endswith("our 95 % interval over folds.")
 
 
 def rows():

@@ -68,6 +68,47 @@ def test_steps_are_pytorchs(sizes, activation, kinds):
     np.testing.assert_allclose(trained, expected_own, atol=5e-7)
 
 
+@pytest.mark.parametrize(("spread", "count"), [(1.0, 1), (0.5, 4)])
+def test_a_step_with_a_prior_by_hand(spread, count):
+    # Without a prior the step ends at b = w - 1 = 0.2689 (rate 1). pull = 1 / (spread^2 count) = 1, so half of that.
+    data = Patients(np.ones((count, 1), np.float32), np.ones(count, np.int32), np.arange(count + 1))
+    layers, start = Layers(spread=spread), np.array([1.0, 0.0], np.float32)
+    new, own = train_affine_on_batches(
+        Dense((1, 1)), start, layers, layers.identity(1, 1), data, Local(rate=1.0), [np.arange(count)]
+    )
+    np.testing.assert_allclose(own, [0.268941 / 2, 1 + 0.268941 / 2], atol=1e-5)
+    np.testing.assert_allclose(new, [1.268941, 0.268941], atol=1e-5)  # the network has no prior
+
+
+def test_layers_end_where_the_penalised_loss_is_least():
+    """Fitted to the end with momentum, they are the minimiser that SciPy finds, whatever the step."""
+    from scipy.optimize import minimize
+
+    network, data, layers = Dense((3, 2), "tanh"), rows((3, 2), count=40, seed=4), Layers(spread=0.4)
+    start = network.init(np.random.default_rng(5)) * 3
+    (weights, biases), wanted = network.layers(start)[0], np.eye(2)[data.y]
+
+    def loss(own):
+        z = ((data.x + own[:3]) * own[3:]) @ weights + biases
+        z -= z.max(axis=1, keepdims=True)
+        fit = np.mean(np.log(np.exp(z).sum(axis=1)) - (z * wanted).sum(axis=1))
+        return fit + np.sum((own - layers.identity(3, 2)) ** 2) / (2 * 0.4**2 * 40)
+
+    begin = layers.identity(3, 2).astype(np.float64)
+    best = minimize(loss, begin, method="BFGS", options={"gtol": 1e-7}).x
+    for rate, momentum, steps in ((0.3, 0.5, 2000), (1.0, 0.0, 1000)):
+        _, own = train_affine_on_batches(
+            network, start, layers, layers.identity(3, 2), data, Local(rate=rate, momentum=momentum),
+            [np.arange(40)] * steps, frozen=True,
+        )  # fmt: skip
+        np.testing.assert_allclose(own, best, atol=2e-4)
+
+
+def test_a_spread_of_nothing_is_refused():
+    with pytest.raises(StudyError, match="layer_spread"):
+        Layers(spread=0.0)
+
+
 def test_one_scale_for_all_logits_has_the_summed_derivative():
     network, data = Dense((4, 3), "tanh"), rows((4, 3))
     batch, start = [np.arange(90)], network.init(np.random.default_rng(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
@@ -175,15 +176,18 @@ def test_the_event_says_exactly_what_runs():
 
 
 @pytest.mark.parametrize("patients", [1, 20, 100, 101, 700])
+@pytest.mark.parametrize("most", [0, 1, 7])
 @pytest.mark.parametrize("local", [Local(epochs=3, batch=20), Local(epochs=3, batch=20, clip=1.0, noise_multiplier=1)])
-def test_train_takes_the_steps_that_the_event_counts(patients, local, monkeypatch):
+def test_train_takes_the_steps_that_the_event_counts(patients, local, most, monkeypatch):
     from suture.training import local as module
 
     taken = []
+    local = replace(local, most_steps=most)
     monkeypatch.setattr(module, "run", lambda *args: taken.append(len(args[6])))
     data = make_patients(np.random.default_rng(0), patients, 3, 2)
     train(Dense((3, 1)), np.zeros(4, np.float32), data, local, seeded_key(0))
-    assert sum(taken) == steps(patients, local) == 3 * -(-patients // 20)
+    whole = 3 * -(-patients // 20)
+    assert sum(taken) == steps(patients, local) == (min(most, whole) if most else whole)
     if local.private:
         assert sum(taken) == event(local, patients).count
 

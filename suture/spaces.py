@@ -6,7 +6,8 @@ who is held out) are never searched. Clipping is: the noise grows with it, so th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from suture.errors import StudyError
@@ -121,6 +122,32 @@ def space_of(study: Study, method: str) -> Space:
     if method not in OWN:
         raise StudyError(f"--method: there is no search space for {method!r}; expected one of {', '.join(known())}")
     return (*LOCAL, *((CLIP,) if study.private else ()), *OWN[method])
+
+
+def narrowed(space: Space, only: Mapping[str, Sequence[str]]) -> Space:
+    """The space with some settings limited to a few of their values, given as text.
+
+    >>> narrowed((Choice("method.rounds", (4, 5, 6)),), {"rounds": ["4", "5"]})
+    (Choice(name='method.rounds', values=(4, 5)),)
+    """
+    names = [part.name.split(".")[1] for part in space]
+    for key in only:
+        if key not in names:
+            raise StudyError(f"--only: expected one of {', '.join(names)}, found {key!r}")
+    found: list[Choice | Range] = []
+    for part, name in zip(space, names, strict=True):
+        if name not in only:
+            found.append(part)
+        elif isinstance(part, Choice):
+            kept = tuple(value for value in part.values if str(value) in only[name])
+            if len(kept) < len(only[name]):
+                raise StudyError(f"--only {name}: expected values out of {part.words()}, found {', '.join(only[name])}")
+            found.append(replace(part, values=kept))
+        else:
+            raise StudyError(
+                f"--only {name}: any value from {part.words()} is searched; only settings with a list can be limited"
+            )
+    return tuple(found)
 
 
 def known() -> tuple[str, ...]:

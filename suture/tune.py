@@ -18,7 +18,7 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -36,7 +36,7 @@ from suture.tuneplan import Plan, make_plan
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8
 """Nothing is ended early before half of its first training, nor while fewer trials than this are finished."""
-ATTEMPTS = 20
+ATTEMPTS = 80
 """How often new settings are asked for instead of some that were tried; a space may be exhausted."""
 
 Say = Callable[[str], None]
@@ -54,11 +54,15 @@ def tune(
     threads: int | None = None,
     frugal: bool = False,
     most_bytes: float | None = None,
+    most_ece: float | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Search until ``trials`` are done, in all; writes the best settings as a study file, and a table of all trials.
 
-    ``frugal`` and ``most_bytes`` say which trial is taken: `suture.tunechoice`. A limit on bytes also steers the search.
+    ``frugal``, ``most_bytes`` and ``most_ece`` say which trial is taken: `suture.tunechoice`. A limit on bytes also steers
+    the search; one on the calibration error does not.
+    ``only`` limits settings to some of the values in their list.
     """
     optuna = _optuna()
     if trials < 1:
@@ -66,8 +70,8 @@ def tune(
     out = Path(out).resolve()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suture-tune-")))
-        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed)
-        plan = replace(plan, frugal=frugal, most=most_bytes)
+        plan = make_plan(study, method or study.method.name, scratch, on=on, size=size, seed=seed, only=only)
+        plan = replace(plan, frugal=frugal, most=most_bytes, most_ece=most_ece)
         stack.enter_context(_held(out))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -178,6 +182,7 @@ def _one(optuna: Any, search: Any, plan: Plan, done: int, trials: int, threads: 
         trial.set_user_attr("seconds", time.perf_counter() - begun)
         trial.set_user_attr("parts", parts)
         trial.set_user_attr("bytes", sent)
+        trial.set_user_attr("ece", result.data["metrics"]["global"].get("ece"))
         if plan.most is not None:
             trial.set_constraint("bytes", sent - plan.most)
         search.tell(trial, value)
@@ -200,9 +205,9 @@ def _proposed(optuna: Any, search: Any, plan: Plan, done: int) -> tuple[Any, dic
     """
     tried = [settings(earlier.params) for earlier in _counted(optuna, search)]
     for attempt in range(ATTEMPTS):
-        search.sampler = optuna.samplers.TPESampler(
-            seed=plan.trial.seed + done + 1_000_000 * attempt, n_startup_trials=10, multivariate=True
-        )
+        seed = plan.trial.seed + done + 1_000_000 * attempt
+        likely = optuna.samplers.TPESampler(seed=seed, n_startup_trials=10, multivariate=True)
+        search.sampler = likely if attempt < ATTEMPTS // 4 else optuna.samplers.RandomSampler(seed=seed)
         trial = search.ask()
         values = {part.name: _suggest(trial, part) for part in plan.space}
         if settings(values) not in tried or attempt == ATTEMPTS - 1:
@@ -286,22 +291,28 @@ def _finish(optuna: Any, search: Any, plan: Plan, out: Path) -> dict[str, Any]:
 
 def _taken(complete: list[Any], plan: Plan) -> Any:
     """The trial that the rule takes."""
-    if not plan.frugal and plan.most is None:
+    if not plan.frugal and plan.most is None and plan.most_ece is None:
         return (min if plan.lower else max)(complete, key=lambda trial: trial.value)
     known = {trial.number: trial for trial in complete if "bytes" in trial.user_attrs}
-    tried = [Tried(n, t.value, tuple(t.user_attrs["parts"]), t.user_attrs["bytes"]) for n, t in known.items()]
+    tried = []
+    for number, trial in known.items():
+        found, ece = trial.user_attrs, trial.user_attrs.get("ece")
+        tried.append(
+            Tried(number, trial.value, tuple(found["parts"]), found["bytes"], math.inf if ece is None else ece)
+        )
     try:
-        return known[choose(tried, lower=plan.lower, frugal=plan.frugal, most=plan.most).number]
+        return known[choose(tried, lower=plan.lower, frugal=plan.frugal, most=plan.most, most_ece=plan.most_ece).number]
     except ValueError:
         least = min((one.sent for one in tried), default=math.inf)
         raise RunError(
-            f"no trial sends at most {plan.most or math.inf:,.0f} bytes; the least was {least:,.0f}. Raise --most-bytes, or "
-            "make more trials"
+            f"no trial sends at most {plan.most or math.inf:,.0f} bytes with an ECE of at most {plan.most_ece or math.inf:g}; "
+            f"the fewest bytes were {least:,.0f}. Raise --most-bytes or --most-ece, or make more trials"
         ) from None
 
 
 def _rule(plan: Plan) -> str:
     limit = "" if plan.most is None else f", of those that send at most {plan.most:,.0f} bytes a hospital"
+    limit += "" if plan.most_ece is None else f", with a calibration error (ECE) of at most {plan.most_ece:g}"
     if plan.frugal:
         return f"the fewest bytes within one standard error (of the difference, over folds) of the best{limit}"
     return f"the best{limit}"
@@ -318,6 +329,7 @@ def _row(trial: Any, plan: Plan, best: bool) -> dict[str, Any]:
         "state": "best" if best else names[trial.state.name],
         **{part.name: flat.get(part.name.split(".")[0], {}).get(part.name.split(".")[1]) for part in plan.space},
         "bytes": None if "bytes" not in trial.user_attrs else round(trial.user_attrs["bytes"]),
+        "ece": trial.user_attrs.get("ece"),
         "seconds": round(trial.user_attrs.get("seconds", 0.0), 2),
     }
 

@@ -21,16 +21,29 @@ class Tried:
     value: float
     parts: tuple[float, ...]
     sent: float
+    ece: float = 0.0
+    """Expected calibration error, mean over folds."""
 
 
-def choose(trials: Sequence[Tried], *, lower: bool = False, frugal: bool = False, most: float | None = None) -> Tried:
-    """The trial to take among those that send at most ``most`` bytes; the earlier one of equals.
+def choose(
+    trials: Sequence[Tried],
+    *,
+    lower: bool = False,
+    frugal: bool = False,
+    most: float | None = None,
+    most_ece: float | None = None,
+) -> Tried:
+    """The trial to take among those that send at most ``most`` bytes and are calibrated; the earlier one of equals.
 
     >>> a, b, c = Tried(0, 0.80, (0.82, 0.78), 90), Tried(1, 0.79, (0.795, 0.785), 50), Tried(2, 0.77, (0.79, 0.75), 10)
     >>> choose([a, b, c]).number, choose([a, b, c], frugal=True).number, choose([a, b, c], most=20).number
     (0, 1, 2)
     """
-    allowed = [trial for trial in trials if most is None or trial.sent <= most]
+    allowed = [
+        trial
+        for trial in trials
+        if (most is None or trial.sent <= most) and (most_ece is None or trial.ece <= most_ece)
+    ]
     if not allowed:
         raise ValueError("expected a trial within the limit, found none")
     sign = -1 if lower else 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from suture import cohorts
 from suture.errors import PrivacyError, StudyError
 from suture.methods import NOT_PRIVATE
 from suture.report.words import LOWER_IS_BETTER
-from suture.spaces import Space, space_of
+from suture.spaces import Space, narrowed, space_of
 from suture.study import Study
 from suture.tunedata import PUBLIC, REAL, without_tested
 
@@ -43,6 +44,7 @@ class Plan:
     data: str
     frugal: bool = False
     most: float | None = None
+    most_ece: float | None = None
 
     @property
     def metric(self) -> str:
@@ -79,9 +81,10 @@ def make_plan(
     on: str | None = None,
     size: float | None = None,
     seed: int | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
 ) -> Plan:
     """Whose rows the trials train and are measured on, and why that costs nothing; or a refusal."""
-    space = space_of(study, method)
+    space = narrowed(space_of(study, method), only or {})
     if study.private and method in NOT_PRIVATE:
         raise PrivacyError(NOT_PRIVATE[method])
     if size is not None and not 0 < size <= 1:

@@ -35,6 +35,12 @@ def tune(
     most_bytes: Annotated[
         float | None, typer.Option(help="Take, and steer towards, settings with which a hospital sends at most this.")
     ] = None,
+    most_ece: Annotated[
+        float | None, typer.Option(help="Take only settings whose calibration error (ECE) is at most this.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Search only these values of a setting, as rounds=4,5. Can be repeated.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own patients."""
@@ -60,6 +66,8 @@ def tune(
                     threads=threads,
                     frugal=frugal,
                     most_bytes=most_bytes,
+                    most_ece=most_ece,
+                    only={key: values.split(",") for key, _, values in (text.partition("=") for text in only or [])},
                     say=say,
                 )
             )

@@ -29,6 +29,10 @@ FEW = 10
 MATERIAL = 0.02
 """Contributions to the log odds smaller than this are not worth a line, nor a warning."""
 
+SIDES = {"below": -1, "low": -1, "above": 1, "high": 1}
+NOT_MEASURED = "not measured, so it counts as neither low nor high"
+MEASURING = "tells of what was measured: not a biological cause; review"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -175,7 +179,7 @@ def _parts(
         first, total = known[places[0]], math.fsum(contributions[i] for i in places)
         # The concepts that speak: present in this patient, or missing from them where most others have them.
         telling = sorted(places, key=lambda i: -abs(contributions[i]))
-        reasons = tuple(_reason(known[i], float(mine[i])) for i in telling if abs(contributions[i]) > 1e-9)[:3]
+        reasons = _reasons([(known[i], float(mine[i])) for i in telling if abs(contributions[i]) > 1e-9])[:3]
         percentile = None
         if first.kind not in ("is", "missing") and not _missing(first, row):
             column = reference[:, first.column]
@@ -184,6 +188,10 @@ def _parts(
                 percentile = float(np.mean(column[present] < row[first.column]))
         material = [i for i in places if abs(contributions[i]) > MATERIAL]
         caution = _caution([known[i] for i in material], measured=not _missing(first, row))
+        if first.kind != "missing" and _missing(first, row):
+            # "Not low" would read as a finding, and nothing was found.
+            reasons = (NOT_MEASURED,)
+            caution = caution or (MEASURING if abs(total) > MATERIAL else "")
         parts.append(
             Part(
                 feature,
@@ -236,6 +244,24 @@ def _value(first: Concept, known: list[Concept], row: NDArray[np.float32], name:
         if concept.feature == first.feature and concept.kind == "is" and row[concept.column] > 0:
             return concept.name.removeprefix(f"{name.label}: ")
     return "no" if first.name.endswith(": yes") else "another value"
+
+
+def _reasons(speaking: list[tuple[Concept, float]]) -> tuple[str, ...]:
+    """In words; of several thresholds on one side only the one that says the others: below 60 is below 65 too.
+
+    >>> low = [Concept(f"Mean pressure, low (< {at} mmHg)", "map", "low", 0, at=at) for at in (65, 60)]
+    >>> _reasons([(low[0], 1.0), (low[1], 1.0)]), _reasons([(low[0], 0.0), (low[1], 0.0)])
+    (('low (< 60 mmHg)',), ('not low (< 65 mmHg)',))
+    """
+    found = []
+    for concept, value in speaking:
+        side = SIDES.get(concept.kind)
+        if side is not None:
+            alike = [side * c.at for c, v in speaking if SIDES.get(c.kind) == side and bool(v) == bool(value)]
+            if side * concept.at != (max(alike) if value else min(alike)):
+                continue
+        found.append(_reason(concept, value))
+    return tuple(found)
 
 
 def _reason(concept: Concept, value: float) -> str:

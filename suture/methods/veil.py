@@ -57,15 +57,13 @@ SHARES: dict[str, dict[str, float]] = {
 }
 """Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in proportion."""
 LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 4}
-NORM = 3.0
-"""Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less."""
+NORM = 3.0  # Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less.
 ONE_TEAM = Teams((), 1)
 SCORE = 8.0
 """Log odds beyond which a patient's score counts as this much when the model's scale is set."""
 _MATRICES: Remember[Patients, NDArray[np.float32]] = Remember(1024)
 _TESTED: Remember[NDArray[np.float32], NDArray[np.float32]] = Remember(1024)
-_SMALL = 1 << 21
-"""Up to this many values the concepts of rows to predict for are remembered from round to round."""
+_SMALL = 1 << 21  # Up to this many values the concepts of rows to predict for are remembered from round to round.
 
 
 @dataclass(frozen=True)
@@ -124,15 +122,17 @@ class Veil:
         With several teams a hospital either measures curvature or answers for moments and looks: what it is not asked
         for does not cost it anything, so that it pays with those shares for what it is asked for.
         """
+        return self.rounds / (2 * noise**2) * self._parts.get(phase, 0.0)
+
+    @cached_property
+    def _parts(self) -> dict[str, float]:
+        """Of the whole training's rho, what one answer to each phase costs."""
         shares, counts = SHARES[self.mode], Counter(self.schedule)
-        if phase not in counts:
-            return 0.0
-        total, part = sum(shares[name] for name in counts), shares[phase]
-        if self.teams.count > 1 and phase == "look":
-            part += shares["curvature"]
-        elif self.teams.count > 1 and phase == "curvature":
-            part += shares["moments"] + shares["look"]
-        return self.rounds / (2 * noise**2) * part / total / counts[phase]
+        parts, total = {phase: shares[phase] for phase in counts}, sum(shares[phase] for phase in counts)
+        if self.teams.count > 1 and self.mode == "secure":
+            parts["look"] += shares["curvature"]
+            parts["curvature"] += shares["moments"] + shares["look"]
+        return {phase: part / total / counts[phase] for phase, part in parts.items()}
 
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SITES, LEAST_PATIENTS = 5, 2_000
-"""On average. Smaller teams would hide nobody among others, and would see too few patients to tell concepts apart."""
+"""Hospitals of every team, and patients on average. A hospital that is large enough for a team of its own gets the smallest of
+others beside it: alone it would be hidden among nobody, and a sum of one is not opened under masks."""
 CURVATURE = 24
 """One in so many hospitals measures curvature."""
 _ORDER = 251
@@ -49,7 +50,8 @@ class Teams:
 
     @cached_property
     def team(self) -> dict[str, int]:
-        """Every hospital's team. Team 0: every so manieth by size; then the largest first, each to the smallest team.
+        """Every hospital's team. Team 0: every so manieth by size; then the largest first, each to the smallest team;
+        then the smallest to teams of fewer than `LEAST_SITES`.
 
         >>> Teams((("a", 5), ("b", 9), ("c", 6)), 1).team
         {'b': 0, 'c': 0, 'a': 0}
@@ -60,12 +62,14 @@ class Teams:
         every = min(CURVATURE, max(1, len(order) // LEAST_SITES))
         found = {site: 0 for site, _ in order[every // 2 :: every]}
         filled = [0] * (self.count - 1)
+        members: list[list[str]] = [[] for _ in filled]
         for site, patients in order:
             if site not in found:
                 least = filled.index(min(filled))
-                found[site] = least + 1
+                members[least].append(site)
                 filled[least] += patients
-        return found
+        _even_out(members)
+        return found | {site: k + 1 for k, team in enumerate(members) for site in team}
 
     @cached_property
     def _patients(self) -> tuple[int, ...]:
@@ -110,3 +114,19 @@ class Teams:
         """The concepts that sum number ``sum_`` of "moments" or "look" is about."""
         order = np.random.default_rng(_ORDER).permutation(concepts)
         return np.sort(order[sum_ :: len(self.asked("look"))])
+
+
+def _even_out(members: list[list[str]]) -> None:
+    """Move the smallest hospitals, last in their lists, from the teams with most of them until no team has too few.
+
+    >>> teams = [["large"], ["b", "d", "f", "h", "j", "k", "l"], ["c", "e", "g", "i", "m", "n"]]
+    >>> _even_out(teams)
+    >>> [len(team) for team in teams], teams[0]
+    ([4, 5, 5], ['large', 'l', 'k', 'n'])
+    """
+    for team in members:
+        while len(team) < LEAST_SITES:
+            donor = max(members, key=len)
+            if len(donor) <= LEAST_SITES:
+                return
+            team.append(donor.pop())

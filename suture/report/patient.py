@@ -52,7 +52,7 @@ def page(found: Explanation, patient: str, site: str, result: Mapping[str, Any],
         "federation": found.federation,
         "more": max(0, len(found.amplifiers) - 8) + max(0, len(found.mitigators) - 8),
         "warnings": _warnings(found),
-        "least": f"{math.expm1(MATERIAL):.0%}",
+        "least": f"{100 * math.expm1(MATERIAL):.0f} %",
         "notes": found.notes,
         "concepts": found.concepts,
         "footer": [
@@ -94,7 +94,7 @@ def waterfall(found: Explanation) -> Any:
     ticks = [math.log(risk / (1 - risk)) for risk in RISKS]
     axis = alt.Axis(
         values=[tick for tick in ticks if floor < tick < ceiling],
-        labelExpr="format(1 / (1 + exp(-datum.value)), '.2~p')",
+        labelExpr="replace(format(1 / (1 + exp(-datum.value)), '.2~p'), '%', ' %')",
     )
     domain = alt.Scale(domain=[floor, ceiling], nice=False, zero=False)
     x = alt.X("from:Q", title="Risk (evenly spaced in log odds)", scale=domain, axis=axis)

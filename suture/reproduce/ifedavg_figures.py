@@ -106,7 +106,7 @@ def behind(cohort: Cohort, site: str, column: str) -> Any:
             ),
             tooltip=["who:N", "class:N", "value:N", alt.Tooltip("share:Q", format=".1%")],
         )
-        .properties(width=max(90, min(330, 14 * len(order))), height=90)
+        .properties(width=max(140, min(330, 14 * len(order))), height=90)
         .facet(row=alt.Row("who:N", title=None, sort=[site, "all others"]), column=alt.Column("class:N", title=None))
     )
     return finish(chart, f"{column}: {site} and all others", "Exact rows of the first seed, training and test")

@@ -151,15 +151,17 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], over: str) -> Table:
     paired = any(len(parts) > 1 for _, parts in columns)
     heads = tuple(f"{head}, ours" if len(parts) > 1 else head for head, parts in columns)
     cells = tuple(tuple(_cell(row, parts) for _, parts in columns) for row in rows)
-    return Table(
-        title, heads, cells, f"Small: the paper's figure, and our 95 % interval over {over}." if paired else ""
-    )
+    remark = f"Small: the paper's figure, and our 95 % interval over {over}." if paired else ""
+    if paired and any(key.endswith(" sd") for key in rows[0]):
+        remark = f"±: standard deviation over {over}. {remark}"
+    return Table(title, heads, cells, remark)
 
 
 def _cell(row: Mapping[str, Any], parts: tuple[str, ...]) -> Cell:
     key = parts[-1]
     low, high = row.get(f"{key} 95% low"), row.get(f"{key} 95% high")
-    notes = [f"paper {cell(row, parts[0])}"] if len(parts) > 1 else []
+    notes = [f"paper {cell(row, parts[0])}"] if len(parts) > 1 and row[parts[0]] is not None else []
     if low is not None and high is not None:
         notes.append(f"{low:.3f} to {high:.3f}")
-    return Cell(cell(row, key), "\n".join(notes))
+    kept = [text.replace(" ", "\N{NO-BREAK SPACE}") for text in (cell(row, key), *notes)]
+    return Cell(kept[0] if key.startswith("our ") else cell(row, key), "\n".join(kept[1:]))

@@ -35,32 +35,50 @@ SEED, FOLDS = 42, 5
 BEST = "secure"
 MEMORY = Path("/dev/shm")
 
-# key -> label, method settings, clip (None: the method bounds contributions itself). DP-FedAvg and DP-SCAFFOLD: the best of
-# 20 trials each of `suture tune` on the icu study at epsilon 5 (a quarter of the hospitals, seed 1042, 3 folds):
-#   suture tune icu.toml --method fedavg,scaffold --trials 20
-# docs/veil.md, How settings were found, says what was searched for the others.
+# key -> label, method settings, clip (None: the method bounds contributions itself). Every row: what `suture tune --frugal`
+# takes of 20 trials at epsilon 5 on the icu study with seed 1042, 3 folds of hospitals; docs/tuning.md has studies and trials.
+#   secure:    suture tune secure.toml --trials 20 --frugal --size 1
+#   few:       suture tune secure.toml --trials 20 --frugal --size 1 --most-bytes 394 --most-ece 0.01 --only rounds=4,5
+#              --only teams=12,16
+#   moments:   suture tune moments.toml --trials 20 --frugal        votes: the same with votes.toml
+#   baselines: suture tune baselines.toml --trials 20 --frugal --method fedavg,scaffold
+#   without privacy: suture tune moon.toml --trials 20 --frugal     and the same with printed.toml, of whose trials the best
+#   with 10 or 20 rounds is taken, for time
+_VOTES = {"name": "veil", "mode": "votes", "rounds": 20, "picks": 2, "quorum": 1.64, "server_rate": 0.133}
+_MOMENTS = {"name": "veil", "mode": "votes+moments", "rounds": 10, "picks": 6, "quorum": 2.7, "server_rate": 0.263}
+_SCAFFOLD = {"name": "scaffold", "rounds": 20, "local_epochs": 5, "batch": 128, "rate": 0.154}
 SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
-    "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 44}, None),
-    "moments": ("VEIL, votes and moments", {"name": "veil", "mode": "votes+moments", "rounds": 20}, None),
-    "votes": ("VEIL, votes", {"name": "veil", "mode": "votes", "rounds": 16}, None),
-    "fedavg": ("DP-FedAvg", {"name": "fedavg", "rounds": 10, "local_epochs": 2, "batch": 128, "rate": 1.99}, 1.41),
-    "scaffold": (
-        "DP-SCAFFOLD",
-        {"name": "scaffold", "rounds": 20, "local_epochs": 5, "batch": 128, "rate": 0.154},
-        2.84,
+    "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 8, "teams": 8}, None),
+    "few": (
+        "VEIL, secure sums, few bytes",
+        {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 36, "teams": 16},
+        None,
     ),
+    "moments": ("VEIL, votes and moments", _MOMENTS, None),
+    "votes": ("VEIL, votes", _VOTES, None),
+    "fedavg": ("DP-FedAvg", {"name": "fedavg", "rounds": 10, "local_epochs": 2, "batch": 128, "rate": 1.99}, 1.41),
+    "scaffold": ("DP-SCAFFOLD", _SCAFFOLD, 2.84),
 }
 _MOON = {
     "name": "moon",
-    "rounds": 20,
-    "local_epochs": 1,
-    "batch": 128,
-    "rate": 0.306,
+    "rounds": 10,
+    "local_epochs": 5,
+    "batch": 64,
+    "rate": 0.328,
     "contrast": 0.1,
-    "temperature": 0.1,
+    "temperature": 1.0,
 }
 WITHOUT = {"moon": ("MOON (not private)", _MOON)}
-PRINTED = {"name": "veil-printed", "rounds": 20, "picks": 10, "local_epochs": 1, "rate": 0.1}
+PRINTED = {
+    "name": "veil-printed",
+    "rounds": 10,
+    "local_epochs": 2,
+    "batch": 256,
+    "rate": 2.07,
+    "picks": 20,
+    "quorum": 0.026,
+    "server_rate": 0.108,
+}
 PAPER = {  # method, epsilon -> AUC, AUPRC, recall at 90 % specificity, ECE, megabytes both ways
     ("VEIL", 1.0): (0.807, 0.347, 0.547, 0.010, 0.06),
     ("VEIL", 5.0): (0.835, 0.382, 0.544, 0.010, 0.07),
@@ -266,9 +284,9 @@ def _row(label: str, epsilon: float | None, result: Result) -> dict[str, Any]:
         "method": label,
         "epsilon": "none" if epsilon is None else epsilon,
         "proven epsilon": None if private is None else math.ceil(private * 1000) / 1000,
+        **_paper(paper),
         **_figures([run["global"] for run in found["per_seed"]]),
         "our MB": (moved["bytes_up"] + moved["bytes_down"]) / 1e6,
-        **_paper(paper),
     }
 
 
@@ -294,9 +312,9 @@ def _reference_row(other: Mapping[str, Any]) -> dict[str, Any]:
         "method": other["label"],
         "epsilon": "none",
         "proven epsilon": None,
+        **_paper(PAPER[("Pooled boosted trees", None)] if trees else None),
         **_figures(other["folds"]),
         "our MB": 0.0,
-        **_paper(PAPER[("Pooled boosted trees", None)] if trees else None),
     }
 
 

@@ -15,7 +15,7 @@ CAPTIONS = {
     "figure1_radar": "Figure 1 in kind ({words}): each axis from the worst (centre) to the best (rim) of the methods shown, as "
     "the paper's caption defines: trustworthiness 1 - ECE, efficiency log(1 / megabytes), privacy 1 / epsilon.",
     "figure2_privacy": "Figure 2 in kind ({words}): AUC and AUPRC against the proven epsilon; bars are 95 % intervals over "
-    "folds. Grey: pooled boosted trees, not private.",
+    "folds, side by side for each epsilon. Grey: pooled boosted trees, not private.",
 }
 
 
@@ -61,21 +61,39 @@ def radar(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
         grid.append({"x": math.cos(angle), "y": math.sin(angle), "axis": axis, "order": 1})
     points += [{**point, "order": len(AXES)} for point in points if point["order"] == 0]
     scale = alt.Scale(domain=[-1.45, 1.45])
-    x, y = alt.X("x:Q", axis=None, scale=scale), alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.25, 1.25]))
+    x, y = alt.X("x:Q", axis=None, scale=scale), alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.0, 1.25]))
     spokes = alt.Chart(table(grid)).mark_line(color="#d9dce1").encode(x=x, y=y, detail="axis:N", order="order:Q")
-    colour = alt.Color(
-        "method:N", title=None, sort=names, scale=alt.Scale(domain=names, range=list(PALETTE[: len(names)])),
-        legend=alt.Legend(orient="bottom", columns=2, labelLimit=300),
-    )  # fmt: skip
-    lines = (
-        alt.Chart(table(points)).mark_line(strokeWidth=2, point=True).encode(x=x, y=y, color=colour, order="order:Q")
-    )
+    drawn = alt.Chart(table(points)).encode(x=x, y=y, color=_colour(shown, names), order="order:Q")
+    lines = drawn.mark_line(strokeWidth=2).encode(strokeDash=_dash(shown, names))
+    lines += drawn.mark_point(filled=True, size=45, opacity=1)
     text = alt.Chart(table(labels)).mark_text(fontSize=13).encode(x=x, y=y, text="text:N")
     return finish(
-        (spokes + lines + text).properties(width=520, height=430),
+        (spokes + lines + text).properties(width=520, height=410),
         "Strengths compared",
         f"{words[:1].upper()}{words[1:]}, hospitals that did not train",
     )
+
+
+_LEGEND = alt.Legend(
+    orient="bottom", columns=2, labelLimit=340, symbolType="stroke", symbolSize=350, symbolStrokeWidth=2.5
+)
+
+
+def _colour(shown: Sequence[Mapping[str, Any]], names: list[str]) -> Any:
+    """A method keeps its colour from figure to figure."""
+    kinds = list(dict.fromkeys(row["method"] for row in shown))
+    colours = [PALETTE[kinds.index(row["method"])] for row in shown]
+    return alt.Color(
+        "method:N", title=None, sort=names, scale=alt.Scale(domain=names, range=colours), legend=_LEGEND
+    )  # fmt: skip
+
+
+def _dash(shown: Sequence[Mapping[str, Any]], names: list[str]) -> Any:
+    """Another epsilon than 5 is dashed."""
+    dashes = [[1, 0] if row["epsilon"] == 5.0 else [6, 4] for row in shown]
+    return alt.StrokeDash(
+        "method:N", title=None, sort=names, scale=alt.Scale(domain=names, range=dashes), legend=_LEGEND
+    )  # fmt: skip
 
 
 def _point(name: str, order: int, share: float, angle: float) -> dict[str, Any]:
@@ -91,11 +109,13 @@ def curves(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
         legend=alt.Legend(orient="bottom", columns=3),
     )  # fmt: skip
     panels = []
+    # Side by side, or intervals at one epsilon would hide each other.
+    aside = {name: 1.035 ** (i - (len(names) - 1) / 2) for i, name in enumerate(names)}
     for label in ("AUC", "AUPRC"):
         data = [
             {
                 "method": row["method"],
-                "epsilon": row["epsilon"],
+                "epsilon": row["epsilon"] * aside[row["method"]],
                 "value": row[f"our {label}"],
                 "low": row[f"our {label} 95% low"],
                 "high": row[f"our {label} 95% high"],
@@ -103,7 +123,7 @@ def curves(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
             for row in private
         ]
         base = alt.Chart(table(data)).encode(
-            x=alt.X("epsilon:Q", title="Proven epsilon", scale=alt.Scale(type="log", domain=[0.9, 16.5], nice=False),
+            x=alt.X("epsilon:Q", title="Proven epsilon", scale=alt.Scale(type="log", domain=[0.87, 17.5], nice=False),
                     axis=alt.Axis(values=[1, 5, 10, 15], format="d")),
             color=colour,
         )  # fmt: skip
@@ -116,7 +136,7 @@ def curves(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
             (
                 level.encode(y="value:Q")
                 + base.mark_line(point=True, strokeWidth=2).encode(y=y)
-                + base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high:Q")
+                + base.mark_rule(opacity=0.6, strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
             ).properties(width=340, height=280)
         )
     chart = alt.hconcat(*panels, spacing=36)

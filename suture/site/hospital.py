@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 import dp_accounting
 import numpy as np
@@ -56,7 +56,6 @@ class SiteMethod(Protocol):
         """Risk for encoded rows."""
 
 
-@runtime_checkable
 class PhasedSiteMethod(Protocol):
     """The part of a method whose cost depends on what the message asks for."""
 
@@ -116,8 +115,9 @@ class Member:
 
     def _event(self, method: SiteMethod, message: bytes) -> dp_accounting.DpEvent:
         """What the step costs: decided here from what is asked, not from what the server says it costs."""
-        if _is_phased(type(method)) and isinstance(method, PhasedSiteMethod):
-            return method.message_event(unseal(message), self.hospital.patients, self.noise)
+        if _is_phased(type(method)):
+            asked = unseal(message)
+            return cast(PhasedSiteMethod, method).message_event(asked, self.hospital.patients, self.noise)
         return method.site_event(self.hospital.patients, self.noise)
 
     def can_pay(self, method: SiteMethod, message: bytes, round_: int) -> bool:

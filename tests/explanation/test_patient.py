@@ -108,6 +108,18 @@ def test_missingness_warns_only_where_it_counts():
     assert lactate.percentile is None
 
 
+def test_what_was_not_measured_is_not_said_to_be_normal():
+    """Without lactate the concept 'above normal' is 0, as it is for 1 in 3 of the others: odds fall, and the page must not call
+    that a finding."""
+    only = weights(**{"Lactate, above normal (> 2 mmol/L)": 2.0})
+    row = np.array([0.5, 0, 1, 0, 1], np.float32)
+    (lactate,) = explain(KNOWN, only, -2.0, row, REFERENCE, NAMES, IDENTITY).parts
+    assert lactate.contribution < 0
+    assert lactate.value == "not measured"
+    assert lactate.reasons == ("not measured, so it counts as neither low nor high",)
+    assert lactate.caution == "tells of what was measured: not a biological cause; review"
+
+
 def test_of_a_measurement_only_the_measuring_is_warned_of():
     """Lactate 4 against a mean of others': its value speaks too, so the warning says "in part"; sex is warned of whole."""
     found = {part.feature: part for part in explain(KNOWN, W, -2.0, ROW, REFERENCE, NAMES, IDENTITY).parts}

@@ -35,6 +35,17 @@ def test_teams_share_out_hospitals_patients_and_concepts():
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+def test_no_team_is_one_large_hospital():
+    """It would be hidden among nobody. The smallest of the others join it, which hardly moves patients."""
+    sizes = {"large": 4244, **{f"h{i:03d}": 20 + 4 * i for i in range(121)}}
+    teams = Teams.of(sizes, 12)
+    assert teams.count == 13
+    assert [teams.parties((k,)) >= 5 for k in teams.all] == [True] * 13
+    with_it = [site for site, team in teams.team.items() if team == teams.team["large"]]
+    assert sorted(sizes[site] for site in with_it)[-2] < 100
+    assert sum(teams.parties((k,)) for k in teams.all) == 122
+
+
 def test_few_hospitals_or_patients_are_one_team():
     assert Teams.of({"a": 10**6, "b": 10**6}, 8).count == 1
     assert Teams.of({f"h{i}": 8 for i in range(125)}, 8).count == 1
@@ -123,6 +134,13 @@ def test_sums_wrap_and_come_back_near_the_forecast():
     words = box.total()[found.name]
     seen, _ = veil_secure.opened(found, words, 2, near=0.9 * far)
     np.testing.assert_allclose([*seen["bias"], *seen["gradient"]], far, atol=1.01 * found.pieces[0].grid.step)
+    box = SecureSum(("a",))
+    near = far * np.array(
+        [0.3, 0.6, 4.0]
+    )  # 0.9, -0.42 and 0.4 of what the bias and a concept may be off: within 1 and a half
+    box.add("a", veil_secure.answer(found, {"bias": near[:1], "gradient": near[1:]}, None, seeded_key(1)))
+    kept, _ = veil_secure.opened(found, box.total()[found.name], 1)
+    np.testing.assert_allclose([*kept["bias"], *kept["gradient"]], near, atol=1.01 * found.pieces[0].grid.step)
     lost, _ = veil_secure.opened(found, words, 2)
     assert abs(lost["bias"][0] - far[0]) > 1
     assert abs(lost["gradient"][0] - far[1]) > 1

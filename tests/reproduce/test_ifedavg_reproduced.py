@@ -24,7 +24,7 @@ def test_the_papers_settings():
 
 def test_every_training_has_a_file_of_its_own():
     keys = [job.key for job in ifedavg.every_job(False)]
-    assert len(keys) == len(set(keys)) == (5 + 5 + 3 + 2 + 1) * 7 + 5 + 2 * 3 * 20
+    assert len(keys) == len(set(keys)) == (5 + 5 + 3 + 2 + 1) * 7 + 5 + 3 * (20 + 11)
     assert len(ifedavg.every_job(True)) == 4 * 7 + 2 + 2 * 3
 
 

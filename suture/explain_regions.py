@@ -24,7 +24,6 @@ from suture.explanation.regions import CORNERS, grid
 from suture.explanation.shapley import explain_images
 from suture.site.cohort import SiteData
 
-
 MARKED = 1.5
 """A corner is named from so many equal shares of the weight on."""
 

@@ -162,6 +162,8 @@ NOTES = (
     "a fairer model can therefore be a more accurate one.",
     "Our epsilon is proven for each patient at every hospital. The penalty's group rates rest on one assumption more: the "
     "server sees only sums, and half of the hospitals add their noise (docs/fairness.md).",
+    "The paper's networks start from ImageNet, ours from weights learnt on PneumoniaMNIST's public training images.",
+    "PneumoniaMNIST names no patients: its epsilon is an image's. Each seed is a study of its own, with that epsilon.",
     "Rows with 'ensemble' are predictions inside a hospital: its own model is trained without noise, never leaves, and no "
     "promise covers it. Rows with 'thresholds' use the patient's sex when deciding.",
 )

@@ -24,6 +24,9 @@ from suture.explanation.regions import CORNERS, grid
 from suture.explanation.shapley import explain_images
 from suture.site.cohort import SiteData
 
+MARKED = 1.5
+"""A corner is named from so many equal shares of the weight on."""
+
 
 def explain_hospitals(
     folder: str | Path,
@@ -79,17 +82,19 @@ def explain_hospitals(
 
 
 def marked_corners(hospitals: Sequence[str], names: Sequence[str], weights: NDArray[np.float64]) -> list[str]:
-    """Corners with more than an equal share of a hospital's weight, in sentences.
+    """Corners with over one and a half equal shares of a hospital's weight, in sentences.
 
-    >>> marked_corners(["a", "b"], ["heart", "left top corner"], np.array([[1.0, 3.0], [9.0, 1.0]]))
-    ['left top corner: 75 % of the weight at a; elsewhere at most 10 %, an equal share would be 50 %']
+    At just an equal share every other hospital would be named for chance, and who is meant would be lost among them.
+
+    >>> marked_corners(["a", "b"], ["heart", "left top corner"], np.array([[1.0, 4.0], [9.0, 1.0]]))
+    ['left top corner: 80 % of the weight at a; elsewhere at most 10 %, an equal share would be 50 %']
     """
     share = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
     findings = []
     for j, name in enumerate(names):
         if name not in CORNERS:
             continue
-        over = [i for i in np.argsort(-share[:, j], kind="stable") if share[i, j] > 1 / len(names)]
+        over = [i for i in np.argsort(-share[:, j], kind="stable") if share[i, j] > MARKED / len(names)]
         rest = [float(share[i, j]) for i in range(len(hospitals)) if i not in over]
         if over:
             told = ", ".join(f"{100 * share[i, j]:.0f} % of the weight at {hospitals[i]}" for i in over)

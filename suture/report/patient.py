@@ -161,8 +161,14 @@ def _sigmoid(value: float) -> float:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with one decimal."""
-    return f"{100 * share:.1f} %"
+    """A share in percent, with one decimal; what is not certain is never rounded to certainty.
+
+    >>> percent(0.123), percent(0.99976), percent(0.0004), percent(1.0)
+    ('12.3 %', 'over 99.9 %', 'under 0.1 %', '100.0 %')
+    """
+    if 0.9995 <= share < 1:
+        return "over 99.9 %"
+    return "under 0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def privacy_words(private: Mapping[str, Any]) -> str:

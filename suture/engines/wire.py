@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from suture import __version__, errors
 from suture.errors import Refused, RunError, SutureError
 
-FORMAT = 1
+FORMAT = 2
 _MAGIC = b"SUTQ"
 _HEADER_MOST = 8 << 20
 

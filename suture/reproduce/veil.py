@@ -51,7 +51,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 8, "teams": 8}, None),
     "few": (
         "VEIL, secure sums, few bytes",
-        {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 36, "teams": 16},
+        {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 52, "teams": 12},
         None,
     ),
     "moments": ("VEIL, votes and moments", _MOMENTS, None),

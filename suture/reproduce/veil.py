@@ -36,9 +36,10 @@ BEST = "secure"
 MEMORY = Path("/dev/shm")
 
 # key -> label, method settings, clip (None: the method bounds contributions itself). Every row: what `suture tune --frugal`
-# takes of 20 trials at epsilon 5 on the icu study with seed 1042, 3 folds of hospitals; docs/tuning.md has studies and trials.
+# takes of 20 trials at epsilon 5 on the icu study with seed 1042, 3 folds of hospitals (few: the best that fits);
+# docs/tuning.md has studies and trials.
 #   secure:    suture tune secure.toml --trials 20 --frugal --size 1
-#   few:       suture tune secure.toml --trials 20 --frugal --size 1 --most-bytes 394 --most-ece 0.01 --only rounds=4,5
+#   few:       suture tune secure.toml --trials 20 --size 1 --most-bytes 375 --most-ece 0.01 --only rounds=4,5
 #              --only teams=12,16
 #   moments:   suture tune moments.toml --trials 20 --frugal        votes: the same with votes.toml
 #   baselines: suture tune baselines.toml --trials 20 --frugal --method fedavg,scaffold

@@ -98,7 +98,8 @@ def pneumonia(private: bool, *, part: str = "test", seed: int = SEED) -> Study:
         seed=seed,
         cohort={"name": "pneumonia", "hospitals": 10, "part": part},
         model=MODEL,
-        method={"name": "fedavg", "rounds": 12, **LOCAL}
+        # On the validation part, seeds 101 and 102: AUC 0.959 and 0.967; 12 rounds without decay 0.950 and 0.962.
+        method={"name": "fedavg", "rounds": 24, **LOCAL, "rate_decay": 0.7, "rate_steps": 6}
         if private
         else {"name": "fedavg", "rounds": 12, "local_epochs": 1, "batch": 32, "rate": 0.1},
         **({"privacy": {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5}} if private else {}),

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, Method, Phased, State, Telling
-from suture.methods.fairfed import LIMIT, gaps_of, patient_risk, pushes
+from suture.methods.fairfed import LIMIT, by_row, gaps_of, patient_risk, pushes
 from suture.models.network import Network
 from suture.privacy.mechanisms import derive, generator
 from suture.privacy.unit import Patients
@@ -135,33 +135,28 @@ class Ensemble:
         held = round(HELD_BACK * data.patients) if data.patients >= FEWEST else 0
         back, rest = _some(data, np.sort(order[:held])), _some(data, np.sort(order[held:]))
         local = replace(self.local, epochs=self.epochs, rate=self.rate, clip=None, noise_multiplier=None, most_steps=0)
-        trained = self._pass_by_pass(begin, rest, local, key) if self.fairness else begin
-        if not self.fairness:
-            trained = training.train(self.network, begin, rest, local, derive(key, "training"))
+        trained = self._trained(begin, rest, local, key)
         if not held:
             return {"params": trained, "alpha": np.array(0.0)}
         mine, theirs = self.network.predict(trained, back.x), self.network.predict(begin, back.x)
         losses = [self._loss(a * mine + (1 - a) * theirs, back) for a in ALPHAS]
         return {"params": trained, "alpha": np.array(ALPHAS[int(np.argmin(losses))])}
 
-    def _pass_by_pass(
-        self, begin: NDArray[np.float32], data: Patients, local: Local, key: bytes
-    ) -> NDArray[np.float32]:
-        """The penalty of `fairfed` at the site itself. Nothing of this leaves, so gap and counts are exact, and the push
-        follows the site's own gap, which may be another than the federation's: labels are not biased everywhere."""
+    def _trained(self, begin: NDArray[np.float32], data: Patients, local: Local, key: bytes) -> NDArray[np.float32]:
+        """The site's own model; for a fair method with the penalty of `fairfed`, pass by pass. Nothing of this leaves, so
+        gap and counts are exact, and the push follows the site's own gap, which may be another than the federation's:
+        labels are not biased everywhere."""
         groups = 1 + int(data.group.max(initial=-1)) if data.group is not None else 0
-        if data.group is None or groups < 2:
+        if not self.fairness or data.group is None or groups < 2:
             return training.train(self.network, begin, data, local, derive(key, "training"))
         known = data.group >= 0
         counts = np.maximum(np.bincount(data.group[known], minlength=groups), 1).astype(np.float32)
-        rows, trained, pressure = np.diff(data.starts), begin, np.zeros(groups)
+        trained, pressure, once = begin, np.zeros(groups), replace(local, epochs=1)
         for epoch in range(self.epochs):
             risk = patient_risk(self.network.predict(trained, data.x), data.starts)
             means = np.bincount(data.group[known], risk[known], groups) / counts
             pressure = np.clip(pressure + gaps_of(means, counts) / OWN_SCALE, -LIMIT, LIMIT)
-            each = pushes(np.tanh(pressure), counts, self.own_fairness).astype(np.float64)[data.group] / rows
-            once = replace(local, epochs=1)
-            weights = np.repeat(each, rows).astype(np.float32)
+            weights = by_row(pushes(np.tanh(pressure), counts, self.own_fairness), data.group, data.starts)
             trained = training.train(self.network, trained, data, once, derive(key, f"training {epoch}"), None, weights)
         return trained
 

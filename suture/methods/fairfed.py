@@ -248,10 +248,7 @@ class FairFed:
 
     def push(self, data: Patients, message: Arrays) -> NDArray[np.float32]:
         """The penalty's weight of each row; a patient's is shared out over their rows, since their risk is the mean."""
-        group = groups_of(data, len(self.protected))
-        rows = np.diff(data.starts)
-        each = np.asarray(message["pushes"], np.float64)[group] / rows  # -1, no group, is the last entry
-        return np.repeat(each, rows).astype(np.float32)
+        return by_row(np.asarray(message["pushes"]), groups_of(data, len(self.protected)), data.starts)
 
     def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
         """The global model's risk."""
@@ -269,6 +266,16 @@ def pushes(signs: NDArray[Any], counts: NDArray[np.float32], weight: float) -> N
     together = float(np.sum(signs))
     each = signs * (np.sum(counts) / counts) - together
     return np.asarray(weight * np.append(each, -together), np.float32)
+
+
+def by_row(each: NDArray[Any], group: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The pushes of `pushes` for every row: a patient's is shared out over their rows; group -1, none, has the last.
+
+    >>> by_row(np.array([6.0, 1.0, 0.5]), np.array([0, -1], np.int32), np.array([0, 3, 4])).tolist()
+    [2.0, 2.0, 2.0, 0.5]
+    """
+    rows = np.diff(starts)
+    return np.repeat(each.astype(np.float64)[group] / rows, rows).astype(np.float32)
 
 
 def gaps_of(rates: Floats, counts: NDArray[np.float32]) -> Floats:

@@ -64,8 +64,8 @@ def unseal(data: bytes) -> dict[str, NDArray[np.generic]]:
                 shape.append(size)
             listed.append((name, np.dtype(_DTYPES[code >> 4]), shape))
         for name, dtype, shape in listed:
-            if name in payload:
-                raise ValueError(f"array {name!r} is in it twice")
+            if payload and name <= next(reversed(payload)):
+                raise ValueError(f"array {name!r} is in it twice, or not in the order of names")
             size = math.prod(shape)
             payload[name] = np.frombuffer(data, dtype, size, at).reshape(shape)
             at += size * dtype.itemsize

@@ -143,7 +143,7 @@ def convergence(result: Result, metrics: Sequence[str] = CONVERGENCE) -> Any:
         )
     chart = panels[0] if single else alt.concat(*panels, columns=2, spacing={"row": 26, "column": 40})
     who = f"{next(iter(names.values()))}. " if len(names) == 1 else ""
-    return finish(chart, "Convergence", f"{who}Held-out patients of all hospitals together, after every round")
+    return finish(chart, "Convergence", f"{who}Held-out patients of all hospitals together, over the rounds")
 
 
 def comparison(result: Result, metrics: Sequence[str] = COMPARED) -> Any:

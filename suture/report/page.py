@@ -32,7 +32,7 @@ CAPTIONS = {
     "roc": "The further a curve lies to the upper left, the better the model tells patients apart.",
     "calibration": "Whether predicted risks come true: points below the dashed line are predicted too high.",
     "convergence": "How quality develops over the rounds of the federation.",
-    "fairness": "The share of each group called positive after every round: lines that meet mean parity.",
+    "fairness": "The share of each group called positive over the rounds: lines that meet mean parity.",
     "hospitals": "How well the model serves each hospital.",
     "hospital_panels": "Each hospital's own patients over the rounds, beside the whole federation.",
     "privacy_utility": "Quality against the privacy spent so far.",

@@ -238,6 +238,8 @@ class _Job:
                 return None, training
             if training.round == 0 or not (resumed or any(member.new_charges for member in trainers.values())):
                 raise self._nothing_left(training.stopped, trainers)
+        if not training.history or training.history[-1]["round"] < training.round:
+            self._look(training, readers)  # the budget ended it between two looks
         outcome = self._measure(training, trainers, readers, time.perf_counter() - begun)
         if self.folder:
             self.folder.save(self.key, training, _own(trainers), outcome.__dict__)

@@ -269,3 +269,11 @@ def test_predict_new_rows(tiny):
     }  # fmt: skip
     low, high = result.predict(rows)
     assert 0 <= low < high <= 1
+
+
+def test_a_run_that_the_budget_ends_between_two_looks_shows_its_last_round(tiny):
+    promised = {"epsilon": 6.0, "noise_multiplier": 1.1}
+    result = run(tiny.replace(method={"rounds": 10}, evaluation={"every": 7}, privacy=promised))
+    done = result.data["methods"][result.data["method"]]["rounds_done"]
+    assert 0 < done < 10
+    assert [entry["round"] for entry in result.data["history"]] == sorted({*range(7, done + 1, 7), done})

@@ -53,7 +53,7 @@ def unseal(data: bytes) -> dict[str, NDArray[np.generic]]:
         if data[:2] != _MAGIC:
             raise ValueError("it does not start as an envelope does")
         count, at = _read(data, 2)
-        listed, payload = [], {}
+        listed, payload = [], dict[str, NDArray[np.generic]]()
         for _ in range(count):
             length, at = _read(data, at)
             name, code = data[at : at + length].decode(), data[at + length]

@@ -194,7 +194,7 @@ def card(
 
 @app.command(epilog="Example: suture reproduce fedcvr --quick --out reproduced/fedcvr")
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Which paper: fedcvr, chapter, ifedavg or veil.")],
+    paper: Annotated[str, typer.Argument(help="Which paper: fedcvr, chapter, ifedavg, radiology or veil.")],
     quick: Annotated[bool, typer.Option(help="Fewer patients, rounds and seeds: a look, not a result.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables and figures. Default: reproduced/<paper>.")

@@ -32,6 +32,8 @@ def described_cohort(study: Study, world: World) -> dict[str, Any]:
     columns: dict[str, dict[str, Any]] = {}
     every = {name: f for name, f in world.schema.features.items() if isinstance(f, Number)}
     numbers = dict(list(every.items())[:MOST_DESCRIBED])
+    encoded = world.features
+    where = {feature: encoded.index(feature) for feature in numbers}
     for name, told in world.told.items():
         sites[name] = {"region": told.region, "train": told.patients, **(told.described if shown else {})}
     for name, hospital in world.hospitals.items():
@@ -40,7 +42,6 @@ def described_cohort(study: Study, world: World) -> dict[str, Any]:
         if not shown:
             continue
         sites[name].update(counted(data, world.class_count))
-        where = {feature: world.features.index(feature) for feature in numbers}
         columns[name] = {
             feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
             + numbers[feature].low

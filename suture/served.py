@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.evaluation.fairness import fairness, gaps, group_thresholds, rates
+from suture.evaluation.fairness import fairness, gaps, gaps_and_rates, group_thresholds
 from suture.evaluation.metrics import measure_lightly
 from suture.methods.base import Method, Mixed
 from suture.site.hospital import Member
@@ -51,9 +51,10 @@ def after_round(y: NDArray[Any], p: NDArray[Any], columns: Columns, threshold: f
     """One round's gaps by column, and rates by column and group, for the history."""
     if p.ndim != 1 or not len(y) or not columns:
         return {}
+    both = {column: gaps_and_rates(y, p, values, threshold) for column, values in columns.items()}
     return {
-        "fairness": {column: gaps(y, p, values, threshold) for column, values in columns.items()},
-        "groups": {column: rates(y, p, values, threshold) for column, values in columns.items()},
+        "fairness": {column: fair for column, (fair, _) in both.items()},
+        "groups": {column: each for column, (_, each) in both.items()},
     }
 
 

@@ -1,12 +1,15 @@
 """The embedded engine: the whole federation in one process, one thread a core, for simulation and for speed.
 
 Sites are worked on largest first so that threads finish together; answers are returned in the order of the sites, so
-neither the number of threads nor their timing can change a number. Kernels release the GIL.
+neither the number of threads nor their timing can change a number. Kernels release the GIL; steps too short for that to help
+are measured both ways and then done one after the other (`Pace`).
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +30,38 @@ from suture.world import World
 T = TypeVar("T")
 
 
+class Pace:
+    """Threads, or one after the other? Steps of a millisecond mostly hand Python's lock to and fro: then threads cost more
+    than they bring. Both ways are tried twice, and the faster is kept; long steps always have threads.
+
+    >>> pace = Pace()
+    >>> for seconds in (0.002, 0.001, 0.002, 0.001):
+    ...     pace.took(pace.threaded(), seconds)
+    >>> pace.threaded()
+    False
+    """
+
+    LONG = 0.005
+    TRIES = 2
+
+    def __init__(self) -> None:
+        self._best = {True: math.inf, False: math.inf}
+        self._tries = {True: 0, False: 0}
+
+    def threaded(self) -> bool:
+        """How to do the next steps."""
+        if self._tries[True] == 0 or self._best[True] >= self.LONG:
+            return True
+        if self._tries[False] < self.TRIES:
+            return self._tries[True] <= self._tries[False]
+        return self._best[True] <= self._best[False]
+
+    def took(self, threaded: bool, seconds: float) -> None:
+        """Seconds a step, one way or the other."""
+        self._tries[threaded] += 1
+        self._best[threaded] = min(self._best[threaded], seconds)
+
+
 class Embedded:
     """Runs members in a thread pool. Use as a context manager."""
 
@@ -39,6 +74,7 @@ class Embedded:
         if threads is not None and threads < 1:
             raise StudyError(f"threads: expected at least 1, found {threads}")
         self.threads = threads or os.cpu_count() or 1
+        self._paces = {"ask": Pace(), "scores": Pace()}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="suture-site")
 
     def __enter__(self) -> Embedded:
@@ -81,7 +117,7 @@ class Embedded:
         def step(site: str) -> bytes:
             return members[site].step(method, messages[site], round_)
 
-        answers = self.map(step, able, [members[site].patients for site in able])
+        answers = self.map("ask", step, able, [members[site].patients for site in able])
         return Returned(dict(zip(able, answers, strict=True)), absent)
 
     def summed(self, *_: object) -> None:
@@ -96,7 +132,7 @@ class Embedded:
             return members[site].scores(method, state)
 
         sizes = [members[site].hospital.data.loaded.test_patients for site in members]
-        return dict(zip(members, self.map(score, members, sizes), strict=True))
+        return dict(zip(members, self.map("scores", score, members, sizes), strict=True))
 
     def figures(self, members: Mapping[str, Member]) -> dict[str, dict[str, float | None]]:
         """None: figures are made from the scores, here."""
@@ -108,11 +144,18 @@ class Embedded:
             return {}
         return {site: h.data.test_groups for site, h in here.hospitals.items() if h.data.test}
 
-    def map(self, function: Callable[[str], T], names: Iterable[str], sizes: Sequence[int]) -> list[T]:
-        """``[function(name) for name in names]``, in threads, largest first, with the answers in the order given."""
-        items = list(names)
-        if self.threads == 1 or len(items) == 1:
+    def map(self, work: str, function: Callable[[str], T], names: Iterable[str], sizes: Sequence[int]) -> list[T]:
+        """``[function(name) for name in names]``, in threads where that is faster, with the answers in the order given."""
+        items, pace, begun = list(names), self._paces[work], time.perf_counter()
+        if self.threads == 1 or len(items) < 2:
             return [function(item) for item in items]
+        threaded = pace.threaded()
+        found = self._in_threads(function, items, sizes) if threaded else [function(item) for item in items]
+        pace.took(threaded, (time.perf_counter() - begun) / len(items))
+        return found
+
+    def _in_threads(self, function: Callable[[str], T], items: Sequence[str], sizes: Sequence[int]) -> list[T]:
+        """Largest first, so that threads finish together."""
         order = sorted(range(len(items)), key=lambda i: -sizes[i])
         waiting = {i: self._pool.submit(function, items[i]) for i in order}
         try:

@@ -34,9 +34,7 @@ def gaps(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -
     >>> gaps([0, 1, 0, 1], [0.9, 0.9, 0.2, 0.7], ["a", "a", "b", "b"])
     {'parity_gap': 0.5, 'odds_gap': 1.0, 'opportunity_gap': 0.0, 'worst_accuracy': 0.5}
     """
-    cells, _ = _cells(y, p, group, threshold)
-    found = _gaps_of(cells.sum(axis=0)[None])
-    return {name: _known(values[0]) for name, values in found.items()}
+    return gaps_and_rates(y, p, group, threshold)[0]
 
 
 def rates(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> dict[str, Gaps]:
@@ -45,13 +43,25 @@ def rates(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) 
     >>> rates([0, 1], [0.9, 0.9], ["a", "a"])["a"]["positive_rate"]
     1.0
     """
+    return gaps_and_rates(y, p, group, threshold)[1]
+
+
+def gaps_and_rates(
+    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5
+) -> tuple[Gaps, dict[str, Gaps]]:
+    """Both from one count.
+
+    >>> found, each = gaps_and_rates([0, 1, 0, 1], [0.9, 0.9, 0.2, 0.7], ["a", "a", "b", "b"])
+    >>> found["parity_gap"] == each["a"]["positive_rate"] - each["b"]["positive_rate"] == 0.5
+    True
+    """
     labels, risks = np.asarray(y), np.asarray(p, np.float64)
-    cells, names = _cells(y, p, group, threshold)
-    every = np.asarray(group).astype(np.str_)
+    kinds, codes, names = _kinds(y, p, group, threshold)
+    cells = np.bincount(codes * 4 + kinds, minlength=len(names) * 4).astype(np.float64).reshape(len(names), 4)
     found: dict[str, Gaps] = {}
     with np.errstate(invalid="ignore"):
-        for name, (tn, fp, fn, tp) in zip(names, cells.sum(axis=0), strict=True):
-            rows = every == name
+        for code, (name, (tn, fp, fn, tp)) in enumerate(zip(names, cells, strict=True)):
+            rows = codes == code
             found[name] = {
                 "rows": float(rows.sum()),
                 "positive_rate": _known((fp + tp) / (tn + fp + fn + tp)),
@@ -60,7 +70,7 @@ def rates(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) 
                 "accuracy": _known((tn + tp) / (tn + fp + fn + tp)),
                 "ece": ece(labels[rows], risks[rows]),
             }
-    return found
+    return {name: _known(values[0]) for name, values in _gaps_of(cells[None]).items()}, found
 
 
 def fairness(
@@ -78,18 +88,17 @@ def fairness(
     >>> found["parity_gap"], sorted(found["intervals"])[0], found["worst_group"]
     (0.0, 'odds_gap', 'a')
     """
-    one = rates(y, p, group, threshold)
+    found, one = gaps_and_rates(y, p, group, threshold)
     known = [(v["accuracy"], name) for name, v in one.items() if v["accuracy"] is not None]
     errors = [v["ece"] for v in one.values() if v["ece"] is not None]
-    cells, _ = _cells(y, p, group, threshold, patients)
-    drawn = _gaps_of(_resampled(cells, np.random.default_rng([seed, 0xFA1])))
+    drawn = _gaps_of(_resampled(_cells(y, p, group, threshold, patients), np.random.default_rng([seed, 0xFA1])))
     intervals = {}
     for name, values in drawn.items():
         finite = values[np.isfinite(values)]
         if len(finite) > 0.9 * RESAMPLES:
             intervals[name] = [float(edge) for edge in np.quantile(finite, (0.025, 0.975))]
     return {
-        **gaps(y, p, group, threshold),
+        **found,
         "worst_group": min(known)[1] if known else None,
         "worst_ece": max(errors) if errors else None,
         "intervals": intervals,
@@ -125,23 +134,30 @@ def group_thresholds(p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> 
     return found
 
 
-def _cells(
-    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float, patients: ArrayLike | None = None
-) -> tuple[NDArray[np.float64], list[str]]:
-    """Patients x groups x (true negative, false positive, false negative, true positive), and the groups' names."""
+def _kinds(
+    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float
+) -> tuple[NDArray[np.intp], NDArray[np.intp], list[str]]:
+    """Of each row whether it is a true negative (0), false positive, false negative or true positive (3), the number of
+    its group, and the groups' names.
+    """
     labels, risks = np.asarray(y).astype(bool), np.asarray(p, np.float64)
     names, codes = np.unique(np.asarray(group).astype(np.str_), return_inverse=True)
     if labels.shape != risks.shape or codes.shape != labels.shape:
         raise ValueError(f"expected one group and one risk a row, found {codes.shape}, {risks.shape}, {labels.shape}")
-    owners = np.zeros(len(labels), np.intp)
+    return 2 * labels.astype(np.intp) + (risks >= threshold), codes, [str(name) for name in names]
+
+
+def _cells(
+    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float, patients: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """Patients x groups x (true negative, false positive, false negative, true positive)."""
+    kinds, codes, names = _kinds(y, p, group, threshold)
+    owners = np.arange(len(kinds))
     if patients is not None:
         owners = np.unique(np.asarray(patients), return_inverse=True)[1]
-    elif len(labels):
-        owners = np.arange(len(labels))
-    kinds = 2 * labels + (risks >= threshold)
-    cells = np.zeros((int(owners.max(initial=-1)) + 1, len(names), 4))
-    np.add.at(cells, (owners, codes, kinds), 1.0)
-    return cells, [str(name) for name in names]
+    people = int(owners.max(initial=-1)) + 1
+    counted = np.bincount((owners * len(names) + codes) * 4 + kinds, minlength=people * len(names) * 4)
+    return counted.astype(np.float64).reshape(people, len(names), 4)
 
 
 def _resampled(cells: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

@@ -326,14 +326,13 @@ class Veil:
         if not 0 <= sum_ < len(self.teams.asked(phase)):
             raise RunError(f"the server asks for sum {sum_} of phase {phase!r}, which the study's teams do not have")
         bias, ids = float(message["bias"][0]), message.get("ids", np.zeros(0, np.int32))
+        weights = message.get("weights", np.zeros(0, np.float32)).astype(np.float32)
         values = _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
-        dense = np.zeros(len(self.dictionary), np.float32)
-        dense[ids] = message.get("weights", np.zeros(0, np.float32))
-        logit = values @ dense + bias
         found = self._layout(phase, sum_, len(ids), float(message["base"][0]), rho)
         part = self.teams.part(sum_, len(self.dictionary))
         centre = message.get("centre", np.zeros(0, np.int8))
-        parts = veil_secure.site_statistics(phase, data, values, logit, part, ids, centre, self.dictionary)
+        model = veil_secure.Model(bias, weights, ids, centre)
+        parts = veil_secure.site_statistics(phase, data, values, model, part, self.dictionary)
         return veil_secure.answer(found, parts, noise, key)
 
     def _open(

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,8 +112,14 @@ class Teams:
 
     def part(self, sum_: int, concepts: int) -> NDArray[np.int64]:
         """The concepts that sum number ``sum_`` of "moments" or "look" is about."""
-        order = np.random.default_rng(_ORDER).permutation(concepts)
-        return np.sort(order[sum_ :: len(self.asked("look"))])
+        return _part(sum_, len(self.asked("look")), concepts)
+
+
+@cache
+def _part(sum_: int, sums: int, concepts: int) -> NDArray[np.int64]:
+    found = np.sort(np.random.default_rng(_ORDER).permutation(concepts)[sum_::sums])
+    found.flags.writeable = False
+    return found
 
 
 def _even_out(members: list[list[str]]) -> None:

@@ -51,6 +51,6 @@ def unpack(data: NDArray[Any], concepts: int, picks: int) -> tuple[Ids, Ids]:
     each = np.unpackbits(data)[: width * picks].reshape(picks, width).astype(np.int64)
     codes = each @ (1 << np.arange(width - 1, -1, -1))
     ids = codes // 2
-    if np.any(ids >= concepts) or len(np.unique(ids)) < picks:
+    if np.any(ids >= concepts) or len(set(ids.tolist())) < picks:
         raise RunError(f"expected {picks} different concepts out of {concepts} in a vote")
     return ids, np.where(codes % 2 == 1, -1, 1)

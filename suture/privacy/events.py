@@ -120,6 +120,17 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
     return _to_json(event)
 
 
+def form_and_text(event: DpEvent) -> tuple[NormalForm, str]:
+    """Both ways to write an event, for whoever needs both.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> form_and_text(GaussianDpEvent(2.0))
+    (((Step(kind='gaussian', noise=2.0, rate=1.0), 1),), '{"event":"gaussian","noise":2.0}')
+    """
+    form = normal_form(event)
+    return form, json.dumps(_to_json(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def event_to_text(event: DpEvent) -> str:
     """The canonical JSON text of an event: no spaces, sorted keys, floats that read back bit for bit.
 
@@ -127,7 +138,7 @@ def event_to_text(event: DpEvent) -> str:
     >>> event_to_text(GaussianDpEvent(2.0))
     '{"event":"gaussian","noise":2.0}'
     """
-    return json.dumps(event_to_json(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return form_and_text(event)[1]
 
 
 def event_from_json(value: Mapping[str, Any]) -> DpEvent:

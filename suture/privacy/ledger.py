@@ -47,7 +47,7 @@ from suture.privacy.chain import (
     site_of,
     words,
 )
-from suture.privacy.events import NormalForm, event_to_text, normal_form
+from suture.privacy.events import NormalForm, form_and_text
 from suture.privacy.head import Head, advance, head_path, read_head
 
 _NO_HEAD = "the head kept apart from it (.head.jsonl) is missing, so entries may have been cut off"
@@ -146,7 +146,7 @@ class Ledger:
 
     def can_pay(self, study: str, event: DpEvent, fingerprint: bytes) -> bool:
         """Whether `charge` would succeed now; writes nothing."""
-        form, text = normal_form(event), event_to_text(event)
+        form, text = form_and_text(event)
         with self._reading():
             paid = self._paid(study, fingerprint.hex())
             return paid.event == text if paid is not None else self._books.accepts(study, form)
@@ -160,7 +160,7 @@ class Ledger:
         site was charged its lifetime budget. The same fingerprint with the same event is the same release, bit for bit,
         and free; with another event it is an error.
         """
-        form, text, key = normal_form(event), event_to_text(event), fingerprint.hex()
+        (form, text), key = form_and_text(event), fingerprint.hex()
         if not fingerprint:
             raise LedgerError(f"site {self.site!r}, study {study!r}, round {round}: a charge needs a fingerprint")
         with self._transaction():

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -93,10 +93,14 @@ class Grid:
         >>> bool(np.all(np.abs(grid.open(total) - [5.0, 4.0]) < 6 * grid.noise))
         True
         """
+        return self.noisy(values, generator(key))
+
+    def noisy(self, values: Floats, rng: np.random.Generator) -> Words:
+        """The same, with noise from a generator that several grids draw from in turn."""
         scaled = on_grid(values, self.steps, self.size)
         whole = np.rint(scaled)
         if self.rho is not None:
-            whole += discrete_gaussian(generator(key), self.deviation, self.size, scaled - whole)
+            whole += discrete_gaussian(rng, self.deviation, self.size, scaled - whole)
         return whole.astype(np.int64)
 
     def short(self, patients: int, parties: int) -> bool:
@@ -125,6 +129,7 @@ def on_grid(values: Floats, steps: float, size: int) -> Floats:
     return scaled
 
 
+@cache
 def wobble(deviation: float, parties: int) -> float:
     """How far the logarithm of a sum's probabilities can be from a Gaussian's, at any whole number and for any centres.
 

@@ -82,15 +82,19 @@ def _whole_edges(low: int, high: int, bins: int) -> NDArray[np.float64]:
 
 def _box(values: NDArray[np.float64]) -> dict[str, float]:
     """Tukey's box plot: whiskers end at the last value within 1.5 interquartile ranges of the box."""
-    q1, median, q3 = (float(q) for q in np.percentile(values, (25, 50, 75)))
+    ordered = np.sort(values)
+    # Linear interpolation, numpy's own default; its general function takes ten times as long, hospital by hospital.
+    at = np.array([0.25, 0.5, 0.75]) * (len(values) - 1)
+    under = ordered[at.astype(np.intp)]
+    q1, median, q3 = (under + (at % 1) * (ordered[np.ceil(at).astype(np.intp)] - under)).tolist()
     reach = 1.5 * (q3 - q1)
-    inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+    inside = ordered[np.searchsorted(ordered, q1 - reach) : np.searchsorted(ordered, q3 + reach, side="right")]
     return {
-        "low": float(inside.min()),
+        "low": float(inside[0]),
         "q1": q1,
         "median": median,
         "q3": q3,
-        "high": float(inside.max()),
+        "high": float(inside[-1]),
         "outliers": len(values) - len(inside),
     }
 

@@ -12,11 +12,8 @@ five families that had no part in it (`cohorts.strangers`). ``python benchmarks/
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from suture.methods.base import Answer
 from suture.methods.ifedavg import IFedAvg
 from suture.models.dense import Dense
 from suture.privacy.mechanisms import seeded_key
+from suture.reproduce.cores import spread
 from suture.runfolder import write_whole
 from suture.site.cohort import load
 from suture.site.preprocess import MISSING
@@ -171,19 +169,11 @@ def _record(
 
 def gather(tasks: Sequence[Task], workers: int | None = None, say: Say = lambda _, __: None) -> list[dict[str, Any]]:
     """All records, a core to each task; ``say`` hears how many of how many federations were looked at."""
-    workers = min(workers or os.cpu_count() or 1, len(tasks))
-    if workers == 1:
-        return _told(map(look, tasks), len(tasks), say)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return _told(pool.map(look, tasks), len(tasks), say)
-
-
-def _told(looks: Iterable[list[dict[str, Any]]], count: int, say: Say) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
-    for done, found in enumerate(looks, start=1):
-        records += found
-        say(done, count)
-    return records
+    found: dict[int, list[dict[str, Any]]] = {}
+    for i, records in spread(look, tasks, workers):
+        found[i] = records
+        say(len(found), len(tasks))
+    return [record for i in sorted(found) for record in found[i]]
 
 
 def plan(quick: bool) -> list[Task]:

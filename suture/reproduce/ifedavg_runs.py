@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from suture.methods.base import Answer, Method
 from suture.models.dense import Dense
 from suture.privacy.mechanisms import seeded_key
 from suture.privacy.unit import concatenate
+from suture.reproduce.cores import spread
 from suture.runfolder import write_whole
 from suture.site.cohort import SiteData, load
 from suture.site.schema import feature_names
@@ -119,52 +118,20 @@ def kept(job: Job, folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _one(job: Job, folder: Path) -> tuple[str, float]:
+def _one(folder: Path, job: Job) -> tuple[str, float]:
     found = train(job)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{job.key}.json", json.dumps(found, allow_nan=False).encode())
     return job.key, found["seconds"]
 
 
-def train_all(
-    jobs: Sequence[Job], folder: Path, *, workers: int | None = None, say: Say = lambda _, __: None,
-    seconds: float = float("inf"),
-) -> bool:  # fmt: skip
-    """Make what is missing, as many at once as there are cores; after ``seconds`` no further one is begun.
-
-    True if all are there. A job that was interrupted begins anew; none takes longer than a few minutes.
+def train_all(jobs: Sequence[Job], folder: Path, *, workers: int | None = None, say: Say = lambda _, __: None) -> None:
+    """Make what is missing, as many at once as there are cores. A job that was interrupted begins anew; none takes longer
+    than a few minutes.
     """
     left = [job for job in jobs if kept(job, folder) is None]
-    say(len(jobs) - len(left), "trainings that are there")
-    if not left:
-        return True
-    until, done = time.monotonic() + seconds, len(jobs) - len(left)
-    workers = min(workers or os.cpu_count() or 1, len(left))
-    if workers == 1:
-        for job in left:
-            if time.monotonic() > until:
-                return False
-            key, took = _one(job, folder)
-            done += 1
-            say(done, f"{key}, {took:.0f} s")
-        return True
-    waiting = iter(left)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running: set[Future[tuple[str, float]]] = set()
-
-        def refill() -> None:
-            while len(running) < workers and time.monotonic() < until:
-                job = next(waiting, None)
-                if job is None:
-                    return
-                running.add(pool.submit(_one, job, folder))
-
-        refill()
-        while running:
-            future = next(as_completed(running))
-            running.discard(future)
-            key, took = future.result()
-            done += 1
-            say(done, f"{key}, {took:.0f} s")
-            refill()
-    return done == len(jobs)
+    done = len(jobs) - len(left)
+    say(done, "trainings that are there")
+    for _, (key, took) in spread(partial(_one, folder), left, workers):
+        done += 1
+        say(done, f"{key}, {took:.0f} s")

@@ -3,83 +3,43 @@
 The paper uses eICU, which needs a data use agreement. Ours are the generated `icu` federation (152 hospitals, 90 inputs,
 8.9 % mortality) and, where its tables are at hand, the open demo of eICU (`eicu`), five folds of whole hospitals each. Every
 private row is at a *proven* epsilon, patient level, at every hospital; the paper's are claims (its VEIL leaks signs, see
-docs/veil.md). Settings of each method are in `SETTINGS`, the same at every epsilon and on both federations.
+docs/veil.md). Settings of each method are in `veil_runs.SETTINGS`, the same at every epsilon and on both federations.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from suture import cohorts, conduct
+from suture import cohorts
+from suture.conduct import Progress
 from suture.errors import DataError
 from suture.evaluation.significance import interval
-from suture.reproduce.veil_references import references
+from suture.reproduce.veil_runs import (
+    SEED,
+    SETTINGS,
+    WITHOUT,
+    Job,
+    epsilons_of,
+    folder_of,
+    options,
+    printed,
+    study,
+    train,
+)
 from suture.result import Result
 from suture.runfolder import write_whole
 from suture.study import Study
 
-if TYPE_CHECKING:
-    from suture.conduct import Progress
-
 TITLE = "VEIL (paper 000): the paper's figures beside ours"
-EPSILONS = (1.0, 5.0, 10.0, 15.0)
-SEED, FOLDS = 42, 5
 BEST = "secure"
-MEMORY = Path("/dev/shm")
 
-# key -> label, method settings, clip (None: the method bounds contributions itself). Every row: what `suture tune --frugal`
-# takes of 20 trials at epsilon 5 on the icu study with seed 1042, 3 folds of hospitals (few: the best that fits);
-# docs/tuning.md has studies and trials.
-#   secure:    suture tune secure.toml --trials 20 --frugal --size 1
-#   few:       suture tune secure.toml --trials 20 --size 1 --most-bytes 375 --most-ece 0.01 --only rounds=4,5
-#              --only teams=12,16
-#   moments:   suture tune moments.toml --trials 20 --frugal        votes: the same with votes.toml
-#   baselines: suture tune baselines.toml --trials 20 --frugal --method fedavg,scaffold
-#   without privacy: suture tune moon.toml --trials 20 --frugal     and the same with printed.toml, of whose trials the best
-#   with 10 or 20 rounds is taken, for time
-_VOTES = {"name": "veil", "mode": "votes", "rounds": 20, "picks": 2, "quorum": 1.64, "server_rate": 0.133}
-_MOMENTS = {"name": "veil", "mode": "votes+moments", "rounds": 10, "picks": 6, "quorum": 2.7, "server_rate": 0.263}
-_SCAFFOLD = {"name": "scaffold", "rounds": 20, "local_epochs": 5, "batch": 128, "rate": 0.154}
-SETTINGS: dict[str, tuple[str, dict[str, Any], float | None]] = {
-    "secure": ("VEIL, secure sums", {"name": "veil", "mode": "secure", "rounds": 8, "teams": 8}, None),
-    "few": (
-        "VEIL, secure sums, few bytes",
-        {"name": "veil", "mode": "secure", "rounds": 5, "concepts": 52, "teams": 12},
-        None,
-    ),
-    "moments": ("VEIL, votes and moments", _MOMENTS, None),
-    "votes": ("VEIL, votes", _VOTES, None),
-    "fedavg": ("DP-FedAvg", {"name": "fedavg", "rounds": 10, "local_epochs": 2, "batch": 128, "rate": 1.99}, 1.41),
-    "scaffold": ("DP-SCAFFOLD", _SCAFFOLD, 2.84),
-}
-_MOON = {
-    "name": "moon",
-    "rounds": 10,
-    "local_epochs": 5,
-    "batch": 64,
-    "rate": 0.328,
-    "contrast": 0.1,
-    "temperature": 1.0,
-}
-WITHOUT = {"moon": ("MOON (not private)", _MOON)}
-PRINTED = {
-    "name": "veil-printed",
-    "rounds": 10,
-    "local_epochs": 2,
-    "batch": 256,
-    "rate": 2.07,
-    "picks": 20,
-    "quorum": 0.026,
-    "server_rate": 0.108,
-}
 PAPER = {  # method, epsilon -> AUC, AUPRC, recall at 90 % specificity, ECE, megabytes both ways
     ("VEIL", 1.0): (0.807, 0.347, 0.547, 0.010, 0.06),
     ("VEIL", 5.0): (0.835, 0.382, 0.544, 0.010, 0.07),
@@ -99,69 +59,30 @@ PAPER = {  # method, epsilon -> AUC, AUPRC, recall at 90 % specificity, ECE, meg
 METRICS = {"auc": "AUC", "auprc": "AUPRC", "recall_at_90_specificity": "recall at 90 % specificity", "ece": "ECE"}
 
 
-def study(key: str, epsilon: float | None, *, quick: bool = False, cohort: str = "icu") -> Study:
-    """One method at one epsilon (None: without privacy) on one federation."""
-    if key in SETTINGS:
-        _, method, clip = SETTINGS[key]
-    else:
-        (_, method), clip = WITHOUT[key], None
-    private: dict[str, Any] = {"unit": "patient", "epsilon": epsilon, "delta": 1e-5}
-    if clip is not None:
-        private["clip"] = clip
-    name = f"{key} epsilon {epsilon:g}" if epsilon is not None else f"{key} without privacy"
-    return Study(
-        name=name if cohort == "icu" else f"{cohort} {name}",
-        outcome="died_in_hospital",
-        seed=SEED,
-        cohort=_cohort(quick, cohort),
-        # MOON contrasts representations, so it needs a hidden layer; the others are logistic regressions.
-        model={"hidden": [32] if key == "moon" else []},
-        method=method,
-        evaluation={"folds": _folds(quick)},
-        **({"privacy": private} if epsilon is not None else {}),
-    )
-
-
-def printed(claimed: float, *, quick: bool = False, cohort: str = "icu") -> Study:
-    """Algorithm 1 as printed, at the epsilon that it claims; not private."""
-    base = study("votes", None, quick=quick, cohort=cohort)
-    name = f"as printed, claims {claimed:g}"
-    return base.replace(
-        name=name if cohort == "icu" else f"{cohort} {name}", method={**PRINTED, "claimed_epsilon": claimed}
-    )
-
-
-def _cohort(quick: bool, cohort: str) -> dict[str, Any]:
-    if cohort == "icu" and quick:
-        return {"name": "icu", "hospitals": 36, "patients": 10_000}
-    return {"name": cohort}
-
-
-def _folds(quick: bool) -> int:
-    return 2 if quick else FOLDS
-
-
 def reproduce(
     out: Path, *, quick: bool = False, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Run what is not there yet, then write tables (JSON, CSV), figures (PNG, SVG) and one page."""
     from suture.reproduce import pages, veil_figures
 
+    begun = time.perf_counter()
     tables: dict[str, Any] = {}
     drawn: dict[str, Any] = {}
-    notes, seconds = list(NOTES), 0.0
-    for cohort, words in COHORTS.items():
+    notes, present = list(NOTES), []
+    for cohort in COHORTS:
         try:
-            found = federation(cohort, out, quick=quick, threads=threads, progress=progress)
+            cohorts.load(cohort, SEED, **options(quick, cohort))
+            present.append(cohort)
         except DataError as error:
             notes.append(f"The eICU demo was not there, so its table is missing: {error}")
-            continue
+    train(present, out, quick, threads, progress)
+    for cohort in present:
+        words, found = COHORTS[cohort], federation(cohort, out, quick=quick)
         tables[f"table1_{cohort}"] = {"title": f"Table 1: {words}", "rows": found["rows"]}
         tables[f"upload_{cohort}"] = {
             "title": f"Bytes of one hospital in a whole training, mean: {words}",
             "rows": found["bytes"],
         }
-        seconds += found["seconds"]
         drawn |= veil_figures.charts(found["rows"], cohort, words)
     dashboard = _dashboard(out, quick)
     found = {
@@ -169,7 +90,7 @@ def reproduce(
         "title": TITLE,
         "quick": quick,
         "over": "folds",
-        "seconds": round(seconds, 1),
+        "seconds": round(time.perf_counter() - begun, 1),
         "tables": tables,
         "dashboard": dashboard,
         "notes": [*notes, f"Figure 3, the clinician's dashboard of one patient: {dashboard['page']}"],
@@ -188,32 +109,26 @@ COHORTS = {
 }
 
 
-def federation(
-    cohort: str, out: Path, *, quick: bool = False, threads: int | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Every method and epsilon on one federation."""
-    epsilons = ((1.0, 5.0) if cohort == "icu" else (5.0,)) if quick else EPSILONS
-    others = references(_cohort(quick, cohort), SEED, _folds(quick))
-    runs: dict[tuple[str, float | None], Result] = {}
-    # Real patients' ledgers are durable, on disk, a write for every release. The demo's patients are public, and every run
-    # here is a simulation, so these ledgers are kept in memory where there is such a folder, and go with the run.
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as home:
+def federation(cohort: str, out: Path, *, quick: bool = False) -> dict[str, Any]:
+    """The tables of one federation, from trainings that are there."""
+    epsilons = epsilons_of(quick, cohort)
+    others = json.loads(Job(None, cohort, quick, out).file.read_text(encoding="utf-8"))
 
-        def run(wanted: Study) -> Result:
-            return _run(wanted, out / "runs", Path(home), threads, progress)
+    def load(wanted: Study) -> Result:
+        return Result.load(folder_of(wanted, out))
 
-        for key in SETTINGS:
-            for epsilon in (*epsilons, None):
-                runs[key, epsilon] = run(study(key, epsilon, quick=quick, cohort=cohort))
-        plain = {key: run(study(key, None, quick=quick, cohort=cohort)) for key in WITHOUT}
-        as_printed = {e: run(printed(e, quick=quick, cohort=cohort)) for e in epsilons}
+    runs = {
+        (key, epsilon): load(study(key, epsilon, quick=quick, cohort=cohort))
+        for key in SETTINGS
+        for epsilon in (*epsilons, None)
+    }
+    plain = {key: load(study(key, None, quick=quick, cohort=cohort)) for key in WITHOUT}
+    as_printed = {e: load(printed(e, quick=quick, cohort=cohort)) for e in epsilons}
     rows = [_row(SETTINGS[key][0], epsilon, result) for (key, epsilon), result in runs.items()]
     rows += [_row(WITHOUT[key][0], None, result) for key, result in plain.items()]
     rows += [_printed_row(claimed, result) for claimed, result in as_printed.items()]
     rows += [_reference_row(other) for other in others]
-    results = [*runs.values(), *plain.values(), *as_printed.values()]
-    seconds = sum(result.data["methods"][result.data["method"]]["seconds"] for result in results)
-    return {"rows": rows, "bytes": _bytes(runs, plain, epsilons), "seconds": seconds}
+    return {"rows": rows, "bytes": _bytes(runs, plain, epsilons)}
 
 
 NOTES = (
@@ -232,27 +147,14 @@ NOTES = (
 )
 
 
-def _run(wanted: Study, runs: Path, base: Path, threads: int | None, progress: Progress | None) -> Result:
-    """A finished run of exactly this study is used as it is; an unfinished one on generated patients is resumed."""
-    folder = runs / wanted.name.replace(" ", "-").replace(",", "")
-    command = "suture reproduce veil"
-    same = (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == wanted
-    if same and (folder / "result.json").exists():
-        return Result.load(folder)
-    if same and wanted.cohort is not None and wanted.cohort.name == "icu":
-        return conduct.resume(folder, threads=threads, progress=progress, command=command)
-    if folder.exists():
-        shutil.rmtree(folder)
-    return conduct.run(wanted, out=folder, base=base, threads=threads, progress=progress, command=command)
-
-
 def _dashboard(out: Path, quick: bool) -> dict[str, str]:
     """Figure 3: a patient of the largest hospital with the highest risk, by the best mode at epsilon 5."""
     from suture.explain import explain_patient
 
-    folder = out / "runs" / study(BEST, 5.0, quick=quick).name.replace(" ", "-")
-    options = {key: value for key, value in _cohort(quick, "icu").items() if key != "name"}
-    site = max(cohorts.load("icu", SEED, **options).sites, key=lambda place: len(place.table["patient_id"]))
+    folder = folder_of(study(BEST, 5.0, quick=quick), out)
+    site = max(
+        cohorts.load("icu", SEED, **options(quick, "icu")).sites, key=lambda place: len(place.table["patient_id"])
+    )
     riskiest = int(np.argmax(Result.load(folder).predict(site.table)))
     patient = str(site.table["patient_id"][riskiest])
     made = explain_patient(folder, site=site.name, patient=patient, out=out / "figures")

@@ -83,6 +83,16 @@ class Hospital:
         return self.data.train.fingerprint()
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A message read: what it was read for, its arrays, what answering costs, and the fingerprint of the answer."""
+
+    about: tuple[object, ...]
+    arrays: Arrays
+    event: dp_accounting.DpEvent
+    mark: bytes
+
+
 @dataclass
 class Member:
     """A hospital's part in one training; the account must have been opened in its ledger."""
@@ -95,6 +105,7 @@ class Member:
     new_charges: int = 0
     attempt: int = 0
     """How often this round's release has been masked before: the next one must be another release, with its own noise."""
+    _asked: _Asked | None = field(default=None, repr=False)
 
     @property
     def patients(self) -> int:
@@ -113,29 +124,36 @@ class Member:
         content = self.hospital._content
         return derive(self.hospital.secret, "release", text, hashlib.blake2b(message).digest(), own, content)
 
-    def _event(self, method: SiteMethod, message: bytes) -> dp_accounting.DpEvent:
-        """What the step costs: decided here from what is asked, not from what the server says it costs."""
+    def _read(self, method: SiteMethod, message: bytes, round_: int) -> _Asked:
+        """The message opened, what answering it costs (decided here from what is asked, not from what the server says it
+        costs), and which release it would be. Asked whether it can pay and then to step, a site reads a message once.
+        """
+        about = (method, message, round_, self.attempt, self.own)
+        if self._asked is not None and all(a is b for a, b in zip(self._asked.about, about, strict=True)):
+            return self._asked
+        opened = unseal(message)
         if _is_phased(type(method)):
-            asked = unseal(message)
-            return cast(PhasedSiteMethod, method).message_event(asked, self.hospital.patients, self.noise)
-        return method.site_event(self.hospital.patients, self.noise)
+            event = cast(PhasedSiteMethod, method).message_event(opened, self.hospital.patients, self.noise)
+        else:
+            event = method.site_event(self.hospital.patients, self.noise)
+        self._asked = _Asked(about, opened, event, self._fingerprint(method, message, round_))
+        return self._asked
 
     def can_pay(self, method: SiteMethod, message: bytes, round_: int) -> bool:
         """Whether the ledger would accept the next step's charge."""
-        event = self._event(method, message)
-        mark = self._fingerprint(method, message, round_)
-        return all(ledger.can_pay(self.account, event, mark) for ledger in self.hospital.ledgers)
+        asked = self._read(method, message, round_)
+        return all(ledger.can_pay(self.account, asked.event, asked.mark) for ledger in self.hospital.ledgers)
 
     def step(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
         """Pay, train, and seal what leaves."""
         site = self.hospital
-        event = self._event(method, message)
-        mark = self._fingerprint(method, message, round_)
-        receipts = [ledger.charge(self.account, round_, event, mark) for ledger in site.ledgers]
+        asked = self._read(method, message, round_)
+        self._asked = None
+        receipts = [ledger.charge(self.account, round_, asked.event, asked.mark) for ledger in site.ledgers]
         self.new_charges += sum(not receipt.repeated for receipt in receipts)
-        key = derive(site.secret, "randomness", mark)
+        key = derive(site.secret, "randomness", asked.mark)
         try:
-            payload, self.own = method.site_step(site.data.train, self.own, unseal(message), self.noise, key)
+            payload, self.own = method.site_step(site.data.train, self.own, asked.arrays, self.noise, key)
         except SutureError:
             raise
         except Exception as error:
@@ -143,11 +161,11 @@ class Member:
             raise RunError(
                 f"site {site.name!r}, round {round_}, local training ({method.name}) failed: {fault(error)}"
             ) from error
-        if not all(np.all(np.isfinite(array)) for array in payload.values()):
+        if not all(np.isfinite(array).all() for array in payload.values() if array.dtype.kind == "f"):
             raise RunError(
                 f"site {site.name!r}, round {round_}: training diverged (the update is not finite); lower method.rate"
             )
-        release = Release(payload, event, receipts[0])
+        release = Release(payload, asked.event, receipts[0])
         return seal(release.payload)
 
     def spent(self) -> float:

@@ -114,8 +114,8 @@ def test_every_vector_keeps_to_its_sensitivity(phase):
         rest = Patients(whole.x[counts[0] :], whole.y[counts[0] :], whole.starts[1:] - counts[0])
         found = []
         for data in (whole, rest):
-            logit = data.x[:, ids] @ np.array([3.0, -4.0, 2.0, 0, 1, -1], np.float32) + 0.5
-            found.append(veil_secure.site_statistics(phase, data, data.x, logit, part, ids, centre, known))
+            model = veil_secure.Model(0.5, np.array([3.0, -4.0, 2.0, 0, 1, -1], np.float32), ids, centre)
+            found.append(veil_secure.site_statistics(phase, data, data.x, model, part, known))
         for piece in method._layout(phase, 0, 6, 0.5, None).pieces:
             assert np.linalg.norm(found[0][piece.name] - found[1][piece.name]) <= piece.grid.sensitivity
 

@@ -2,30 +2,30 @@
 
 import pytest
 
-from suture.reproduce import pages, veil, veil_figures
+from suture.reproduce import pages, veil, veil_figures, veil_runs
 from suture.reproduce.veil_references import references
 
 
 def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
-    for key in veil.SETTINGS:
-        for epsilon in veil.EPSILONS:
-            study = veil.study(key, epsilon)
+    for key in veil_runs.SETTINGS:
+        for epsilon in veil_runs.EPSILONS:
+            study = veil_runs.study(key, epsilon)
             assert study.privacy.epsilon == epsilon
             assert study.privacy.delta == 1e-5
             assert study.evaluation.folds == 5
             assert study.cohort.options() == {}
             assert study.method.concepts <= 60
-        assert not veil.study(key, None).private
-        assert veil.study(key, 5.0, cohort="eicu").method == veil.study(key, 5.0).method
-    for key in veil.WITHOUT:
-        assert not veil.study(key, None).private
-    assert not veil.printed(5.0).private
-    assert veil.printed(5.0).method.claimed_epsilon == 5.0
+        assert not veil_runs.study(key, None).private
+        assert veil_runs.study(key, 5.0, cohort="eicu").method == veil_runs.study(key, 5.0).method
+    for key in veil_runs.WITHOUT:
+        assert not veil_runs.study(key, None).private
+    assert not veil_runs.printed(5.0).private
+    assert veil_runs.printed(5.0).method.claimed_epsilon == 5.0
 
 
 def test_the_papers_table_is_complete():
     for method in ("VEIL", "DP-FedAvg", "DP-SCAFFOLD"):
-        for epsilon in veil.EPSILONS:
+        for epsilon in veil_runs.EPSILONS:
             assert len(veil.PAPER[method, epsilon]) == 5
     assert veil.PAPER["VEIL", 5.0][:4] == (0.835, 0.382, 0.544, 0.010)
 
@@ -47,7 +47,7 @@ def test_the_pages_footnote_says_what_intervals_are_over():
 
 def rows():
     made = []
-    for i, (label, _, _) in enumerate(veil.SETTINGS.values()):
+    for i, (label, _, _) in enumerate(veil_runs.SETTINGS.values()):
         for epsilon in (1.0, 5.0):
             auc = 0.8 + 0.01 * i + 0.002 * epsilon
             made.append(
@@ -96,7 +96,7 @@ def test_the_quick_reproduction_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(veil, "COHORTS", {"icu": "generated icu federation"})
     found = veil.reproduce(tmp_path, quick=True, threads=1)
     table = found["tables"]["table1_icu"]["rows"]
-    assert len(table) == len(veil.SETTINGS) * 3 + len(veil.WITHOUT) + 2 + 3
+    assert len(table) == len(veil_runs.SETTINGS) * 3 + len(veil_runs.WITHOUT) + 2 + 3
     for row in table:
         if isinstance(row["epsilon"], float):
             assert 0 < row["proven epsilon"] <= row["epsilon"] + 1e-3

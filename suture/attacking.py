@@ -26,8 +26,9 @@ from suture.privacy.bounds import rate_high, rate_low
 from suture.privacy.mechanisms import derive, seeded_key
 from suture.privacy.planner import noise_for
 from suture.privacy.unit import Patients
+from suture.settings import MethodSpec
 from suture.site.cohort import load
-from suture.study import MethodSpec, Study
+from suture.study import Study
 from suture.training.local import Local
 
 INVERSION_EPSILONS = (1000.0, 100.0, 8.0, 4.0, 2.0, 1.0, 0.5)

@@ -24,7 +24,7 @@ from suture.privacy.audit import with_patient
 from suture.privacy.mechanisms import derive, seeded_key
 from suture.privacy.planner import noise_for, sampling_rate
 from suture.privacy.unit import Patients
-from suture.study import MethodSpec
+from suture.settings import MethodSpec
 from suture.training.local import Local, steps
 
 EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)

@@ -16,8 +16,8 @@ from suture.site.gate import Papers
 from suture.site.records import Source
 
 if TYPE_CHECKING:
+    from suture.settings import Site
     from suture.site.consent import ConsentSpec
-    from suture.study import Site
 
 
 LEDGER = "ledger.sqlite"

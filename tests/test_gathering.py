@@ -133,7 +133,7 @@ def test_masks_and_robust_rules_exclude_each_other():
 )
 def test_what_cannot_be_is_refused(name, protection, sites, why):
     from suture.methods import build
-    from suture.study import MethodSpec
+    from suture.settings import MethodSpec
 
     method = build(name, MethodSpec(), Dense((2, 2, 1)), Local())
     with pytest.raises(StudyError, match=why):
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused(name, protection, sites, why):
 
 def test_a_sum_of_fewer_than_the_honest_sites_is_never_opened():
     from suture.methods import Public, build
-    from suture.study import MethodSpec
+    from suture.settings import MethodSpec
 
     spec = MethodSpec(name="veil", mode="secure", honest=0.9)
     method = build("veil", spec, Dense((2, 1)), Local(), Public(sites=20))

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from suture.errors import StudyError
+from suture.settings import LifetimeSpec, Name, Site, explain
 from suture.site.consent import ConsentSpec
 from suture.site.records import SourceSpec
-from suture.study import LifetimeSpec, Name, Site, explain
 
 SITE = "site.toml"
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from suture.methods.base import Method
     from suture.methods.fedopt import Server
     from suture.models.network import Network
+    from suture.settings import MethodSpec
     from suture.site.schema import Schema
-    from suture.study import MethodSpec
     from suture.training.local import Local
 
 METHODS = (
@@ -64,7 +64,7 @@ def build(name: str, spec: MethodSpec, network: Network, local: Local, public: P
     """The method a study names, with the study's settings; some also use what is ``public`` about the federation.
 
     >>> from suture.models.dense import Dense
-    >>> from suture.study import MethodSpec
+    >>> from suture.settings import MethodSpec
     >>> from suture.training.local import Local
     >>> build("fedadam", MethodSpec(), Dense((6, 1)), Local()).label
     'FedAdam (FedCVR)'

@@ -15,7 +15,7 @@ CAPTIONS = {
     "figure1_radar": "Figure 1 in kind ({words}): each axis from the worst (centre) to the best (rim) of the methods shown, as "
     "the paper's caption defines: trustworthiness 1 - ECE, efficiency log(1 / megabytes), privacy 1 / epsilon.",
     "figure2_privacy": "Figure 2 in kind ({words}): AUC and AUPRC against the proven epsilon; bars are 95 % intervals over "
-    "folds, side by side for each epsilon. Grey: pooled boosted trees, not private.",
+    "folds, side by side for each epsilon.",
 }
 
 
@@ -70,7 +70,7 @@ def radar(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
     return finish(
         (spokes + lines + text).properties(width=520, height=410),
         "Strengths compared",
-        f"{words[:1].upper()}{words[1:]}, hospitals that did not train",
+        f"Hospitals that did not train: {words}",
     )
 
 
@@ -140,4 +140,6 @@ def curves(rows: Sequence[Mapping[str, Any]], words: str = "") -> Any:
             ).properties(width=340, height=280)
         )
     chart = alt.hconcat(*panels, spacing=36)
-    return finish(chart, "What privacy costs", f"{words[:1].upper()}{words[1:]}, hospitals that did not train")
+    return finish(
+        chart, "What privacy costs", f"Hospitals that did not train: {words}. Dashed: pooled boosted trees, not private"
+    )

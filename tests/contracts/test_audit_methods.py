@@ -12,7 +12,7 @@ from suture.models.dense import Dense
 from suture.privacy.audit import Claim, audit, with_patient
 from suture.privacy.mechanisms import seeded_key
 from suture.privacy.unit import Patients
-from suture.study import MethodSpec
+from suture.settings import MethodSpec
 from suture.training.local import Local
 
 NOISE = 1.0

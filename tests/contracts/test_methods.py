@@ -11,7 +11,7 @@ from suture.models.dense import Dense
 from suture.privacy.mechanisms import seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
-from suture.study import MethodSpec
+from suture.settings import MethodSpec
 from suture.training.local import Local
 
 NETWORK = Dense((3, 4, 1))

@@ -7,7 +7,7 @@ import pytest
 
 import suture
 from suture.cli import app
-from suture.study import EvaluationSpec, FederationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
+from suture.settings import EvaluationSpec, FederationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
 
 DOCS = Path(__file__).parents[2] / "docs"
 

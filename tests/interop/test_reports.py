@@ -11,8 +11,9 @@ from suture.interop import before, shifts, write_report
 from suture.interop.before import check
 from suture.privacy.ledger import Ledger
 from suture.report.interop import render
+from suture.settings import LifetimeSpec
 from suture.site.consent import ConsentSpec
-from suture.study import LifetimeSpec, Study
+from suture.study import Study
 
 
 def study(**changes):

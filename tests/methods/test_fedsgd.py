@@ -13,7 +13,8 @@ from suture.privacy.audit import Claim, audit, with_patient
 from suture.privacy.mechanisms import derive, seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.total import secure_total
-from suture.study import MethodSpec, Study
+from suture.settings import MethodSpec
+from suture.study import Study
 from suture.training.full_batch import clipped_sum
 from suture.training.local import Local
 

@@ -155,16 +155,17 @@ def _histogram(feature: Mapping[str, Any], colours: alt.Scale | None, width: int
         if c.sum()
         for x, v in zip(middle, _smooth(c / c.sum()), strict=True)
     ]
+    # Channels are given as objects: Altair takes ten times as long to find out what a text means, panel by panel.
     x = alt.X("from:Q", bin="binned", title=_axis_title(feature), axis=alt.Axis(tickCount=4, grid=False))
     y = alt.Y("share:Q", title="Share of rows", axis=alt.Axis(format="~%", tickCount=4))
-    layer = alt.Chart(table(bars)).mark_bar(color="#d5d8dd", binSpacing=0).encode(x=x, x2="to:Q", y=y)
-    hue: Any = alt.value(PALETTE[0])
+    layer = alt.Chart(table(bars)).mark_bar(color="#d5d8dd", binSpacing=0).encode(x=x, x2=alt.X2("to:Q"), y=y)
+    hue: Any = alt.ColorValue(PALETTE[0])
     if colours is not None:
         hue = alt.Color(
             "hospital:N", scale=colours, title=None, legend=alt.Legend(orient="bottom", columns=3, offset=14)
         )
     line = alt.Chart(table(lines)).mark_line(strokeWidth=2, interpolate="monotone")
-    curve = line.encode(x="x:Q", y=y, color=hue, tooltip=[alt.Tooltip("hospital:N", title="Hospital")])
+    curve = line.encode(x=alt.X("x:Q"), y=y, color=hue, tooltip=[alt.Tooltip("hospital:N", title="Hospital")])
     return alt.layer(layer, curve).properties(width=width, height=170)
 
 
@@ -181,7 +182,7 @@ def _box_panel(
     found = part(feature, "box")
     rows = [{"hospital": site, **part(found, site)} for site in shown if site in found]
     axis = alt.Axis(labels=named, ticks=False, domain=False, labelPadding=8)
-    hue: Any = alt.value(PALETTE[0]) if colours is None else alt.Color("hospital:N", scale=colours, legend=None)
+    hue: Any = alt.ColorValue(PALETTE[0]) if colours is None else alt.Color("hospital:N", scale=colours, legend=None)
     tips = [("hospital:N", "Hospital", ""), ("median:Q", "Median", ".1f"), ("q1:Q", "Lower quartile", ".1f"),
             ("q3:Q", "Upper quartile", ".1f"), ("outliers:Q", "Values beyond the whiskers", ",d")]  # fmt: skip
     base = alt.Chart(table(rows)).encode(
@@ -189,9 +190,9 @@ def _box_panel(
         tooltip=[alt.Tooltip(f, title=t, format=how) if how else alt.Tooltip(f, title=t) for f, t, how in tips],
     )
     x = alt.X("low:Q", title=_axis_title(feature), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
-    whisker = base.mark_rule(strokeWidth=1.5, color="#5f6368").encode(x=x, x2="high:Q")
-    box = base.mark_bar(height={"band": 0.6}).encode(x="q1:Q", x2="q3:Q", color=hue)
-    median = base.mark_tick(color="white", thickness=2.5, height={"band": 0.6}).encode(x="median:Q")
+    whisker = base.mark_rule(strokeWidth=1.5, color="#5f6368").encode(x=x, x2=alt.X2("high:Q"))
+    box = base.mark_bar(height={"band": 0.6}).encode(x=alt.X("q1:Q"), x2=alt.X2("q3:Q"), color=hue)
+    median = base.mark_tick(color="white", thickness=2.5, height={"band": 0.6}).encode(x=alt.X("median:Q"))
     return alt.layer(whisker, box, median).properties(width=width, height=max(70, 24 * len(rows)))
 
 

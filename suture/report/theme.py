@@ -69,25 +69,26 @@ def finish(chart: Any, title: str, subtitle: str = "") -> Any:
     heading: dict[str, Any] = {"text": title, "anchor": "start", "frame": "group"}
     if subtitle:
         heading["subtitle"] = subtitle
-    return (
-        chart.properties(title=heading, background="white", padding=12)
-        .configure(font=FONT)
-        .configure_title(
-            fontSize=16, fontWeight=600, color=INK, offset=12,
-            subtitleFontSize=13, subtitleColor=QUIET, subtitlePadding=5,
-        )
-        .configure_axis(
-            labelFontSize=12, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
-            gridColor="#eceef1", domainColor="#9aa0a6", tickColor="#9aa0a6", titlePadding=8, labelLimit=190,
-            labelFlush=False,
-        )
-        .configure_legend(
-            labelFontSize=13, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
-            labelLimit=240, symbolStrokeWidth=3, columnPadding=18, rowPadding=5,
-        )
-        .configure_header(labelFontSize=13, titleFontSize=13, labelFontWeight=600, labelColor=INK, labelPadding=6)
-        .configure_view(stroke=None)
-    )  # fmt: skip
+    # One step with all styles: every further one would copy the whole figure.
+    return chart.properties(title=heading, background="white", padding=12, config=_STYLE)
+
+
+_STYLE = alt.Config(
+    font=FONT,
+    title=alt.TitleConfig(
+        fontSize=16, fontWeight=600, color=INK, offset=12, subtitleFontSize=13, subtitleColor=QUIET, subtitlePadding=5
+    ),
+    axis=alt.AxisConfig(
+        labelFontSize=12, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
+        gridColor="#eceef1", domainColor="#9aa0a6", tickColor="#9aa0a6", titlePadding=8, labelLimit=190, labelFlush=False,
+    ),
+    legend=alt.LegendConfig(
+        labelFontSize=13, titleFontSize=13, titleFontWeight="normal", labelColor=INK, titleColor=INK,
+        labelLimit=240, symbolStrokeWidth=3, columnPadding=18, rowPadding=5,
+    ),
+    header=alt.HeaderConfig(labelFontSize=13, titleFontSize=13, labelFontWeight=600, labelColor=INK, labelPadding=6),
+    view=alt.ViewConfig(stroke=None),
+)  # fmt: skip
 
 
 def save(chart: Any, path: Path, scale: float = 2.0) -> None:

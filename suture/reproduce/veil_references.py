@@ -58,11 +58,12 @@ def _measure(y: Any, p: Any) -> dict[str, Any]:
 
 
 def _alone(data: Patients, seed: int) -> Any:
-    """A hospital's patients scored by models of its own other patients; its own rate where it has too few outcomes."""
+    """A hospital's patients scored by models of its own other patients; by their rate where they have too few outcomes."""
     order = np.random.default_rng([seed, data.rows]).permutation(data.rows) % PARTS
-    scores = np.full(data.rows, (data.y.sum() + 0.5) / (data.rows + 1), np.float64)
+    scores = np.zeros(data.rows)
     for part in range(PARTS):
         rest, here = order != part, order == part
+        scores[here] = (data.y[rest].sum() + 0.5) / (rest.sum() + 1)
         if here.any() and len(np.unique(data.y[rest])) == 2:
             scores[here] = _logistic().fit(data.x[rest], data.y[rest]).predict_proba(data.x[here])[:, 1]
     return scores

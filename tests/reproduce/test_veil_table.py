@@ -1,8 +1,10 @@
 """VEIL's table: what is run is what is claimed, and the figures draw what the table holds."""
 
+import numpy as np
 import pytest
 
-from suture.reproduce import pages, veil, veil_figures, veil_runs
+from suture.privacy.unit import Patients
+from suture.reproduce import pages, veil, veil_figures, veil_references, veil_runs
 from suture.reproduce.veil_references import references
 
 
@@ -102,3 +104,11 @@ def test_the_quick_reproduction_runs(tmp_path, monkeypatch):
             assert 0 < row["proven epsilon"] <= row["epsilon"] + 1e-3
     assert (tmp_path / "index.html").exists()
     assert (tmp_path / found["dashboard"]["picture"]).exists()
+
+
+def test_a_patient_alone_at_a_hospital_is_not_scored_by_its_own_outcome():
+    """Too few for a model: the score is the others' rate, whichever outcome the patient has."""
+    x, starts = np.zeros((6, 2), np.float32), np.arange(7)
+    for y in np.eye(6, dtype=np.int32):
+        scores = veil_references._alone(Patients(x, y, starts), seed=1)
+        assert scores[y == 1][0] in (0.5 / 5, 0.5 / 6)  # nobody among the other four or five

@@ -41,7 +41,7 @@ REACH = 1.0
 """The bias's gradient may be this far from its forecast, in patients times rate (1 - rate), and a concept's half of it;
 further, it would wrap around, and the step would be wrong. On the `icu` cohort 0.45 and 0.07 are usual; in one training of 60 a
 concept, rare in the team that measures curvature, was 0.26 off after the first step."""
-_CHOSEN: Remember[Patients, tuple[Rows, Floats]] = Remember(1024)
+_CHOSEN: Remember[Patients, list[tuple[str, Rows, Floats]]] = Remember(1024)
 LEVEL_BITS, LEVEL_UNIT = 20, 64.0
 """The noise multiplier travels as a whole number of 1/64, in digits that cannot overflow when they are added."""
 
@@ -219,17 +219,28 @@ def site_statistics(
         here = values[:, part] - centres(model.centre)
         w = statistics.patient_weights(here, _limit(LOOK, len(part), len(dictionary)), data.starts, power=1)
         return {"gradient": statistics.gradient(here, data.y - statistics.risk(np.array([model.bias])), w)}
-
-    def centred() -> tuple[Rows, Floats]:
-        found = np.ascontiguousarray(np.hstack([one, values[:, model.ids] - centres(model.centre)]))
-        return found, statistics.patient_weights(found, NORM, data.starts)
-
-    # From the look on, what is chosen and its centres stay: every later round starts from the same rows and weights.
-    basis, w = _CHOSEN.get(data, centred, f"{dictionary.digest} {model.ids.tolist()} {model.centre.tolist()}")
+    basis, w = _chosen(data, values, model, dictionary)
     if phase == "curvature":
         return {"products": statistics.products(basis, w)}
     found = statistics.gradient(basis, data.y - statistics.risk(basis @ model.centred), w)
     return {"bias": found[:1], "gradient": found[1:]}
+
+
+def _chosen(data: Patients, values: Rows, model: Model, dictionary: Concepts) -> tuple[Rows, Floats]:
+    """A 1 and the centred chosen concepts of every row, and the rows' weights.
+
+    From the look on, what is chosen and its centres stay, so the last ones are kept for the next round; only the last, or a
+    server that asks for others every time would fill the site's memory.
+    """
+    label = f"{dictionary.digest} {model.ids.tolist()} {model.centre.tolist()}"
+    kept = _CHOSEN.get(data, list)
+    if kept and kept[0][0] == label:
+        return kept[0][1], kept[0][2]
+    one = np.ones((data.rows, 1), np.float32)
+    basis = np.ascontiguousarray(np.hstack([one, values[:, model.ids] - centres(model.centre)]))
+    weights = statistics.patient_weights(basis, NORM, data.starts)
+    kept[:] = [(label, basis, weights)]
+    return basis, weights
 
 
 def centres(code: NDArray[np.int8]) -> NDArray[np.float32]:

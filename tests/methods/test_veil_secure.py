@@ -342,3 +342,16 @@ def test_with_folds_the_epsilon_of_the_last_round_is_the_folds():
     )
     result = conduct.run(study, threads=1)
     assert result.history[-1]["epsilon"] == pytest.approx(result.privacy["epsilon"], rel=1e-6)
+
+
+def test_only_the_last_choice_of_concepts_is_kept_at_a_site():
+    rng = np.random.default_rng(8)
+    x = np.sign(rng.normal(size=(20, 12))).astype(np.float32)
+    data = Patients(x, rng.integers(0, 2, 20).astype(np.int32), np.arange(21))
+    found = []
+    for ids in ([0, 3], [1, 5], [0, 3], [0, 3]):
+        model = veil_secure.Model(0.1, np.ones(2, np.float32), np.array(ids, np.int32), np.zeros(2, np.int8))
+        found.append(veil_secure.site_statistics("step", data, x, model, np.arange(12), plain(12)))
+    assert found[0]["gradient"].tolist() == found[2]["gradient"].tolist() == found[3]["gradient"].tolist()
+    assert found[0]["gradient"].tolist() != found[1]["gradient"].tolist()
+    assert len(veil_secure._CHOSEN.get(data, list)) == 1

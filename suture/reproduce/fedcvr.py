@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suture import conduct
 from suture.evaluation.significance import interval
+from suture.reproduce.runs import run_once
 from suture.result import Result
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -75,7 +75,10 @@ def reproduce(
     out: Path, *, quick: bool = False, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Run what is not there yet, then write tables (JSON, CSV), figures (PNG, SVG) and one page."""
-    results = {sigma: _run(study(sigma, quick=quick), out / "runs", threads, progress) for sigma in PAPER_TABLE_8}
+    results = {
+        sigma: run_once(study(sigma, quick=quick), out, "fedcvr", threads=threads, progress=progress)
+        for sigma in PAPER_TABLE_8
+    }
     main = results[1.0]
     found: dict[str, Any] = {
         "paper": "fedcvr",
@@ -120,16 +123,6 @@ NOTES = (
     "FedProx's mu (0.1), the number of clusters (2) and the clipping norm (1.0) are not in the paper; ours are untuned.",
     "Every method has the same client settings, as in the paper; none was tuned on test patients.",
 )
-
-
-def _run(wanted: Study, runs: Path, threads: int | None, progress: Progress | None) -> Result:
-    """A finished run of exactly this study is used as it is, an unfinished one is resumed."""
-    folder = runs / wanted.name.replace(" ", "-")
-    if (folder / "run.json").exists():
-        kept = Study.from_toml(folder / "study.toml")
-        if kept == wanted:
-            return conduct.resume(folder, threads=threads, progress=progress, command="suture reproduce fedcvr")
-    return conduct.run(wanted, out=folder, threads=threads, progress=progress, command="suture reproduce fedcvr")
 
 
 def _spread(result: Result, method: str, metric: str) -> dict[str, float | None]:

@@ -11,13 +11,14 @@ used at the heart hospitals unchanged.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from suture import conduct
 from suture.conduct import Progress
+from suture.reproduce.runs import run_once
 from suture.result import Result
 from suture.study import Study
 
@@ -60,25 +61,16 @@ def tables(
     out: Path, *, quick: bool = False, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
     """One row a data set and epsilon: mean and worst client of both methods, and what was proven."""
-    rows = []
+    place, rows = out / "private", []
+    run = partial(run_once, out=place, paper="ifedavg", base=place, threads=threads, progress=progress)
     epsilons = (None, 4.0) if quick else EPSILONS
     for dataset in COHORTS:
         for epsilon in epsilons:
             runs = [
-                _run(study(dataset, seed, epsilon, 20 if quick else ROUNDS), out / "private", threads, progress)
-                for seed in (SEEDS[:1] if quick else SEEDS)
+                run(study(dataset, seed, epsilon, 20 if quick else ROUNDS)) for seed in (SEEDS[:1] if quick else SEEDS)
             ]
             rows.append(_row(dataset, epsilon, runs))
     return {"private": {"title": "iFedAvg under DP-SGD by patient, delta 1e-5: weighted F1", "rows": rows}}
-
-
-def _run(wanted: Study, folder: Path, threads: int | None, progress: Progress | None) -> Result:
-    """A finished run of exactly this study is used as it is, an unfinished one is resumed."""
-    place = folder / wanted.name.replace(" ", "-")
-    command = "suture reproduce ifedavg"
-    if (place / "run.json").exists() and Study.from_toml(place / "study.toml") == wanted:
-        return conduct.resume(place, threads=threads, progress=progress, command=command)
-    return conduct.run(wanted, out=place, base=folder, threads=threads, progress=progress, command=command)
 
 
 def _row(dataset: str, epsilon: float | None, runs: list[Result]) -> dict[str, Any]:

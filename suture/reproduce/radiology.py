@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suture import conduct
 from suture.errors import DataError, MissingExtra
 from suture.evaluation.significance import interval, paired_t
 from suture.models.residual import Residual
@@ -26,6 +26,7 @@ from suture.privacy.accountant import epsilon as epsilon_of
 from suture.privacy.calibration import dpsgd_event
 from suture.reproduce.radiology_explained import NOTE, explanations
 from suture.reproduce.radiology_public import public_weights
+from suture.reproduce.runs import folder_of, run_once
 from suture.result import Result
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -47,9 +48,9 @@ SIZE = 32
 MODEL: dict[str, Any] = {"kind": "residual", "depth": 8, "width": 8}
 LOCAL = {"local_epochs": 1, "batch": 96, "rate": 2.0}
 PLAIN = {"local_epochs": 1, "batch": 64, "rate": 0.1, "momentum": 0.9, "rate_decay": 0.7, "rate_steps": 4}
-# FedAvg without privacy: the best of twelve tries on seed 1042, accuracy 0.830. 12 passes at rate 0.03, 0.1, 0.3, 1: 0.701, 0.759,
-# 0.780, 0.742; with class weights 0.761; 24 passes at 0.6: 0.812; 40 rounds of ten steps: 0.667; as FedAvg + DP but for clip and
-# noise, rate 0.2, 0.4, 0.8, 2: 0.654, 0.699, 0.750, 0.600.
+# FedAvg without privacy: the best of twelve tries on seed 1042, accuracy 0.830. 12 passes at rate 0.03, 0.1, 0.3, 1: 0.701,
+# 0.759, 0.780, 0.742; with class weights 0.761; 24 passes at 0.6: 0.812; 40 rounds of ten steps: 0.667; as FedAvg + DP but for
+# clip and noise, rate 0.2, 0.4, 0.8, 2: 0.654, 0.699, 0.750, 0.600.
 FEDERATED = {**PLAIN, "rounds": 24, "rate": 0.3, "rate_steps": 8}
 NOISY = {
     "local_epochs": 1,
@@ -116,8 +117,9 @@ def reproduce(
     """Run what is not there yet, then write tables (JSON, CSV), the figure (PNG, SVG) and one page."""
     notes = list(NOTES)
     weights = _public(out, notes)
+    run = partial(run_once, out=out, paper="radiology", base=out, threads=threads, progress=progress)
     wanted = {key: radiographs(key, quick=quick, weights=weights) for key in ("pooled", "fedavg", "dp", "fair")}
-    runs = {key: _run(study, out, threads, progress) for key, study in wanted.items()}
+    runs = {key: run(study) for key, study in wanted.items()}
     rows, seeds = results(runs)
     tables = {
         "results": {"title": f"Results: generated radiographs, groups by {COLUMN}", "rows": rows},
@@ -125,7 +127,7 @@ def reproduce(
         "epsilon": {"title": "The paper's epsilon, claimed and proven", "rows": claims()},
     }
     try:
-        folders = {key: _folder(study, out) for key, study in wanted.items()}
+        folders = {key: folder_of(study, out) for key, study in wanted.items()}
         tables["explanations"] = {
             "title": "Do region values point at lesions?",
             "rows": explanations(folders, quick=quick),
@@ -135,7 +137,7 @@ def reproduce(
         notes.append(f"Explanations were left out: {error}")
     try:
         real = {
-            private: [_run(pneumonia(private, seed=SEED + i), out, threads, progress) for i in range(1 if quick else 5)]
+            private: [run(pneumonia(private, seed=SEED + i)) for i in range(1 if quick else 5)]
             for private in (True, False)
         }
         tables["pneumonia"] = {"title": "PneumoniaMNIST at ten hospitals, official test part", "rows": _pneumonia(real)}
@@ -319,10 +321,6 @@ def _lead(result: Result) -> Mapping[str, Any]:
     return lead
 
 
-def _folder(wanted: Study, out: Path) -> Path:
-    return out / "runs" / wanted.name.replace(" ", "-")
-
-
 def _public(out: Path, notes: list[str]) -> str | None:
     """The name of the file of public weights; without the public images the networks start at random, and a note says so."""
     try:
@@ -331,12 +329,3 @@ def _public(out: Path, notes: list[str]) -> str | None:
     except DataError as error:
         notes.append(f"The networks started at random, not from public radiographs: {error}")
         return None
-
-
-def _run(wanted: Study, out: Path, threads: int | None, progress: Progress | None) -> Result:
-    """A finished run of exactly this study is used as it is, an unfinished one is resumed. Ledgers are under ``out``."""
-    folder = _folder(wanted, out)
-    command = "suture reproduce radiology"
-    if (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == wanted:
-        return conduct.resume(folder, threads=threads, progress=progress, command=command)
-    return conduct.run(wanted, out=folder, base=out, threads=threads, progress=progress, command=command)

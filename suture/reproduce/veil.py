@@ -21,13 +21,13 @@ from suture import cohorts
 from suture.conduct import Progress
 from suture.errors import DataError
 from suture.evaluation.significance import interval
+from suture.reproduce.runs import folder_of
 from suture.reproduce.veil_runs import (
     SEED,
     SETTINGS,
     WITHOUT,
     Job,
     epsilons_of,
-    folder_of,
     options,
     printed,
     study,

@@ -14,6 +14,7 @@ from typing import Any
 from suture import conduct
 from suture.conduct import Progress, Step
 from suture.reproduce.cores import spread
+from suture.reproduce.runs import folder_of, same
 from suture.reproduce.veil_references import references
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -146,7 +147,7 @@ class Job:
     @property
     def done(self) -> bool:
         """Whether exactly this was done before."""
-        return self.file.exists() and (self.study is None or _same(self.study, self.file.parent))
+        return self.file.exists() and (self.study is None or same(self.study, self.file.parent))
 
 
 def train(present: Sequence[str], out: Path, quick: bool, threads: int | None, progress: Progress | None) -> None:
@@ -174,19 +175,10 @@ def _work(job: Job) -> float:
     return time.perf_counter() - begun
 
 
-def folder_of(wanted: Study, out: Path) -> Path:
-    return out / "runs" / wanted.name.replace(" ", "-").replace(",", "")
-
-
-def _same(wanted: Study, folder: Path) -> bool:
-    """Whether the run in a folder is of exactly this study."""
-    return (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == wanted
-
-
 def _run(wanted: Study, folder: Path) -> None:
     """Train; an unfinished run on generated patients is resumed."""
     command = "suture reproduce veil"
-    if _same(wanted, folder) and wanted.cohort is not None and wanted.cohort.name == "icu":
+    if same(wanted, folder) and wanted.cohort is not None and wanted.cohort.name == "icu":
         conduct.resume(folder, threads=1, command=command)
         return
     if folder.exists():

@@ -7,9 +7,9 @@ are measured both ways and then done one after the other (`Pace`).
 
 from __future__ import annotations
 
-import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 class Pace:
     """Threads, or one after the other? Steps of a millisecond mostly hand Python's lock to and fro: then threads cost more
-    than they bring. Both ways are tried twice, and the faster is kept; long steps always have threads.
+    than they bring. Both ways are tried twice, and the faster is kept, by the last few measurements of each: rounds of one
+    method may ask for different things. Long steps always have threads.
 
     >>> pace = Pace()
     >>> for seconds in (0.002, 0.001, 0.002, 0.001):
@@ -43,23 +44,23 @@ class Pace:
 
     LONG = 0.005
     TRIES = 2
+    KEPT = 3
 
     def __init__(self) -> None:
-        self._best = {True: math.inf, False: math.inf}
-        self._tries = {True: 0, False: 0}
+        self._last: dict[bool, deque[float]] = {True: deque(maxlen=self.KEPT), False: deque(maxlen=self.KEPT)}
 
     def threaded(self) -> bool:
         """How to do the next steps."""
-        if self._tries[True] == 0 or self._best[True] >= self.LONG:
+        together, alone = self._last[True], self._last[False]
+        if not together or min(together) >= self.LONG:
             return True
-        if self._tries[False] < self.TRIES:
-            return self._tries[True] <= self._tries[False]
-        return self._best[True] <= self._best[False]
+        if len(alone) < self.TRIES:
+            return len(together) <= len(alone)
+        return min(together) <= min(alone)
 
     def took(self, threaded: bool, seconds: float) -> None:
         """Seconds a step, one way or the other."""
-        self._tries[threaded] += 1
-        self._best[threaded] = min(self._best[threaded], seconds)
+        self._last[threaded].append(seconds)
 
 
 class Embedded:

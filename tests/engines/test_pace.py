@@ -29,6 +29,14 @@ def test_a_long_first_step_does_not_decide():
     assert follow(pace, 0.002, 0.001, 6)[-3:] == [False] * 3
 
 
+def test_a_round_that_asks_for_little_does_not_decide_either():
+    """In VEIL's secure mode one early round asks one team only: whichever way it was done looks fast."""
+    pace = Pace()
+    for seconds in (0.004, 0.002, 0.0001, 0.001):  # threads, alone, threads (little asked), alone
+        pace.took(pace.threaded(), seconds)
+    assert follow(pace, 0.002, 0.001, 8)[-4:] == [False] * 4
+
+
 def test_answers_keep_their_order_whichever_way_is_taken():
     names, seen = ["a", "b", "c", "d"], set()
 

@@ -37,19 +37,10 @@ def gaps(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -
     return gaps_and_rates(y, p, group, threshold)[0]
 
 
-def rates(y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> dict[str, Gaps]:
-    """For each group: rows, share predicted positive, true- and false-positive rate, accuracy, calibration error.
-
-    >>> rates([0, 1], [0.9, 0.9], ["a", "a"])["a"]["positive_rate"]
-    1.0
-    """
-    return gaps_and_rates(y, p, group, threshold)[1]
-
-
 def gaps_and_rates(
     y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5
 ) -> tuple[Gaps, dict[str, Gaps]]:
-    """Both from one count.
+    """The gaps, and for each group rows, share predicted positive, true- and false-positive rate, accuracy, calibration error.
 
     >>> found, each = gaps_and_rates([0, 1, 0, 1], [0.9, 0.9, 0.2, 0.7], ["a", "a", "b", "b"])
     >>> found["parity_gap"] == each["a"]["positive_rate"] - each["b"]["positive_rate"] == 0.5

@@ -83,7 +83,7 @@ def _whole_edges(low: int, high: int, bins: int) -> NDArray[np.float64]:
 def _box(values: NDArray[np.float64]) -> dict[str, float]:
     """Tukey's box plot: whiskers end at the last value within 1.5 interquartile ranges of the box."""
     ordered = np.sort(values)
-    # Linear interpolation, numpy's own default; its general function takes ten times as long, hospital by hospital.
+    # Linear interpolation, numpy's own default; its general function takes four times as long for 500 values.
     at = np.array([0.25, 0.5, 0.75]) * (len(values) - 1)
     under = ordered[at.astype(np.intp)]
     q1, median, q3 = (under + (at % 1) * (ordered[np.ceil(at).astype(np.intp)] - under)).tolist()

@@ -50,7 +50,8 @@ LOCAL = {"local_epochs": 1, "batch": 96, "rate": 2.0}
 PLAIN = {"local_epochs": 1, "batch": 64, "rate": 0.1, "momentum": 0.9, "rate_decay": 0.7, "rate_steps": 4}
 # FedAvg without privacy: the best of twelve tries on seed 1042, accuracy 0.830. 12 passes at rate 0.03, 0.1, 0.3, 1: 0.701,
 # 0.759, 0.780, 0.742; with class weights 0.761; 24 passes at 0.6: 0.812; 40 rounds of ten steps: 0.667; as FedAvg + DP but for
-# clip and noise, rate 0.2, 0.4, 0.8, 2: 0.654, 0.699, 0.750, 0.600.
+# clip and noise, rate 0.2, 0.4, 0.8, 2: 0.654, 0.699, 0.750, 0.600. Each is one seed of
+# `suture.run(radiographs("fedavg", weights=...).replace(seed=1042, method={...}))`.
 FEDERATED = {**PLAIN, "rounds": 24, "rate": 0.3, "rate_steps": 8}
 NOISY = {
     "local_epochs": 1,

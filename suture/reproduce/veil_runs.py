@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suture import conduct
 from suture.conduct import Progress, Step
 from suture.reproduce.cores import spread
-from suture.reproduce.runs import folder_of, same
+from suture.reproduce.runs import folder_of, run_once, same
 from suture.reproduce.veil_references import references
 from suture.runfolder import write_whole
 from suture.study import Study
@@ -103,20 +102,24 @@ def printed(claimed: float, *, quick: bool = False, cohort: str = "icu") -> Stud
 
 
 def cohort_of(quick: bool, cohort: str) -> dict[str, Any]:
+    """The cohort as a study names it."""
     if cohort == "icu" and quick:
         return {"name": "icu", "hospitals": 36, "patients": 10_000}
     return {"name": cohort}
 
 
 def options(quick: bool, cohort: str) -> dict[str, Any]:
+    """The same as arguments of `cohorts.load`."""
     return {key: value for key, value in cohort_of(quick, cohort).items() if key != "name"}
 
 
 def folds(quick: bool) -> int:
+    """How many parts of hospitals are tested in turn."""
     return 2 if quick else FOLDS
 
 
 def epsilons_of(quick: bool, cohort: str) -> tuple[float, ...]:
+    """Those of the table's private rows."""
     return ((1.0, 5.0) if cohort == "icu" else (5.0,)) if quick else EPSILONS
 
 
@@ -146,8 +149,8 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether exactly this was done before."""
-        return self.file.exists() and (self.study is None or same(self.study, self.file.parent))
+        """Whether exactly this was done before. References say nowhere which settings made them: they are made every time."""
+        return self.study is not None and self.file.exists() and same(self.study, self.file.parent)
 
 
 def train(present: Sequence[str], out: Path, quick: bool, threads: int | None, progress: Progress | None) -> None:
@@ -167,7 +170,7 @@ def train(present: Sequence[str], out: Path, quick: bool, threads: int | None, p
 def _work(job: Job) -> float:
     begun = time.perf_counter()
     if job.study is not None:
-        _run(job.study, folder_of(job.study, job.out))
+        _run(job.study, job.out)
     else:
         found = references(cohort_of(job.quick, job.cohort), SEED, folds(job.quick))
         job.file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,15 +178,13 @@ def _work(job: Job) -> float:
     return time.perf_counter() - begun
 
 
-def _run(wanted: Study, folder: Path) -> None:
-    """Train; an unfinished run on generated patients is resumed."""
-    command = "suture reproduce veil"
-    if same(wanted, folder) and wanted.cohort is not None and wanted.cohort.name == "icu":
-        conduct.resume(folder, threads=1, command=command)
-        return
-    if folder.exists():
+def _run(wanted: Study, out: Path) -> None:
+    """Train. Only a run on generated patients can be resumed; whatever else is in the folder is replaced."""
+    folder = folder_of(wanted, out)
+    generated = wanted.cohort is not None and wanted.cohort.name == "icu"
+    if folder.exists() and not (generated and same(wanted, folder)):
         shutil.rmtree(folder)
     # Real patients' ledgers are durable, on disk, a write for every release. The demo's patients are public, and every run
     # here is a simulation, so these ledgers are kept in memory where there is such a folder, and go with the run.
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as home:
-        conduct.run(wanted, out=folder, base=Path(home), threads=1, command=command)
+        run_once(wanted, out, "veil", base=Path(home), threads=1)

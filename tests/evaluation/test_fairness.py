@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suture.evaluation.fairness import by_column, fairness, gaps, group_thresholds, rates
+from suture.evaluation.fairness import by_column, fairness, gaps, gaps_and_rates, group_thresholds
 
 
 def people(seed: int, n: int = 400, groups: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def test_gaps_are_fairlearns(seed: int, threshold: float) -> None:
         metrics={"rate": metrics.selection_rate, "tpr": metrics.true_positive_rate, "fpr": metrics.false_positive_rate},
         y_true=y, y_pred=said, sensitive_features=group,
     ).by_group  # fmt: skip
-    for name, one in rates(y, p, group, threshold).items():
+    for name, one in gaps_and_rates(y, p, group, threshold)[1].items():
         expected = [frame.loc[name, key] for key in ("rate", "tpr", "fpr")]
         keys = ("positive_rate", "true_positive_rate", "false_positive_rate")
         assert [one[key] for key in keys] == pytest.approx(expected)

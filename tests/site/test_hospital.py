@@ -62,7 +62,7 @@ def test_a_release_depends_on_the_round_the_message_the_attempt_and_what_the_sit
     assert member.new_charges == 4
 
 
-def test_a_site_that_said_it_can_pay_is_charged_all_the_same(member):
+def test_a_release_that_is_not_private_is_refused_and_nothing_is_charged(member):
     method, free = Asked(), message(0.0)
     assert not member.can_pay(method, free, 1)
     with pytest.raises(BudgetExhausted):

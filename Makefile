@@ -1,25 +1,29 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-# BLAS must not start threads of its own: Suture's threads are one a core.
+EXTRAS := dev,docs,sql,torch,imaging,flower,tune
+# Exact versions: the ranges of pyproject.toml say what may be installed, the lock what we test with.
+PIP := install --quiet --disable-pip-version-check --constraint requirements.lock
+# BLAS must not start threads of its own: Suture starts one thread per core.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test slow check lint types bench clean
+.PHONY: demo test slow check lint types docs gallery figures bench counts lock hooks clean
 
-.venv/core: pyproject.toml
+.venv/core: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Suture needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip $(PIP) -e .
 	@touch $@
 
+# torch first: a package that depends on any torch would otherwise bring a build with CUDA.
 .venv/dev: .venv/core
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,sql,torch,imaging,flower,tune]'
+	$(BIN)/pip $(PIP) torch==2.13.0
+	$(BIN)/pip $(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv/bench: .venv/dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/pip $(PIP) -e '.[bench]'
 	@touch $@
 
 demo: .venv/core
@@ -39,10 +43,39 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-check: lint types test slow
+# The documentation site, in site/. A warning is an error; nothing is fetched from a network.
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: lint types docs test slow
+
+# Pictures of every page, in docs/gallery/ (not committed; see docs/gallery.md).
+gallery: .venv/dev
+	$(BIN)/python docs/make_gallery.py
+
+# The figures that the README shows, in docs/figures/ (committed).
+figures: .venv/core
+	$(BIN)/python docs/make_figures.py
 
 bench: .venv/bench
 	$(BIN)/suture bench
 
+counts: .venv/dev
+	$(BIN)/python benchmarks/counts.py
+
+# Newest versions within the ranges of pyproject.toml, resolved together in an environment of their own.
+lock:
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-lock/bin/pip install --quiet --disable-pip-version-check '.[$(EXTRAS),baselines,bench]'
+	{ sed -n '/^#/p' requirements.lock; .venv-lock/bin/pip freeze --exclude suture | sed 's/+cpu$$//'; } > .venv-lock/lock
+	mv .venv-lock/lock requirements.lock
+	rm -rf .venv-lock build
+
+# Run the checks of .pre-commit-config.yaml before every commit.
+hooks: .venv/dev
+	$(BIN)/pre-commit install
+
 clean:
-	rm -rf .venv demo reproduced build *.egg-info
+	rm -rf .venv .venv-lock demo reproduced build site docs/gallery *.egg-info

@@ -1,9 +1,11 @@
-"""How often the detector of burnt-in text (suture/site/burnt_in.py) finds text, and how often it cries wolf.
+"""How often the detector of burnt-in text (suture/site/deid/dicom.py) finds text, and how often it
+cries wolf.
 
     python benchmarks/burnt_in_text.py [--images 400] [--seed 2]
 
-Generated radiographs of all ten scanners (cohort `radiographs`, side marker included) at 256 x 256 pixels, each once as it is
-and once with one line of text, an invented name, date or number, in a random corner, size and brightness.
+Generated radiographs of all ten scanners (cohort `radiographs`, side marker included) at 256 x 256
+pixels, each once as it is and once with one line of text, an invented name, date or number, in a
+random corner, size and brightness.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.stats import binomtest
 
 from suture import cohorts
-from suture.site.burnt_in import has_text
+from suture.site.deid.dicom import has_text
 
 LINES = (
     "Smith^John",
@@ -37,7 +39,11 @@ def write_line(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     draw = ImageDraw.Draw(image)
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
     wide, tall = int(right - left), int(bottom - top)
-    x = int(rng.integers(2, 12)) if rng.random() < 0.5 else max(0, 256 - wide - int(rng.integers(4, 12)))
+    x = (
+        int(rng.integers(2, 12))
+        if rng.random() < 0.5
+        else max(0, 256 - wide - int(rng.integers(4, 12)))
+    )
     y = int(rng.integers(2, 12)) if rng.random() < 0.5 else 256 - tall - int(rng.integers(8, 16))
     draw.text((x, y), text, fill=int(rng.integers(200, 256)), font=font)
     return np.asarray(image)
@@ -59,7 +65,10 @@ def main() -> None:
     rates = {}
     for name, hits in found.items():
         interval = binomtest(hits, len(clean)).proportion_ci(method="exact")
-        rates[name] = {"flagged": hits / len(clean), "interval": [round(interval.low, 3), round(interval.high, 3)]}
+        rates[name] = {
+            "flagged": hits / len(clean),
+            "interval": [round(interval.low, 3), round(interval.high, 3)],
+        }
     print(json.dumps({"images": len(clean), "seed": asked.seed, **rates}))
 
 

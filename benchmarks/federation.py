@@ -1,11 +1,13 @@
-"""A study on the embedded engine and as a real federation on this machine: total time, overhead a round, bytes on the wire.
+"""A study on the embedded engine and as a real federation on this machine: total time, overhead a
+round, bytes on the wire.
 
-    python benchmarks/federation.py            # FedCVR's five hospitals (paper 001), 20 rounds
+    python benchmarks/federation.py            # FedCVR's five hospitals, 20 rounds
     python benchmarks/federation.py --small    # a look
 
-The overhead of a round is what the federation takes longer for it than one process does, metrics included: two
-exchanges with every site (the step, and the scores of its generated test patients). Bytes are HTTP bodies and headers at the
-coordinator's connections, without TLS records (about 22 bytes each) and TCP/IP; the payload is the sealed envelopes.
+The overhead of a round is what the federation takes longer for it than one process does, metrics
+included: two exchanges with every site (the step, and the scores of its generated test patients).
+Bytes are HTTP bodies and headers at the coordinator's connections, without TLS records (about 22
+bytes each) and TCP/IP; the payload is the sealed envelopes.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture import conduct
-from suture.engines.local import LocalFlower
-from suture.engines.remote import Remote
+from suture.engine import conduct
+from suture.network.coordinator.remote import Remote
+from suture.network.local import LocalFlower
 from suture.study import Study
 
 
@@ -43,7 +45,7 @@ class Counted(LocalFlower):
     def _start(self, *args: Any) -> None:
         super()._start(*args)
         hub = self._carrier.hub  # type: ignore[union-attr]
-        plain = hub.runtime
+        plain = hub._runtime
 
         def runtime(token: str | None = None) -> Any:
             client = plain(token)
@@ -53,11 +55,15 @@ class Counted(LocalFlower):
             client._client.event_hooks = hooks
             return client
 
-        hub.runtime = runtime  # type: ignore[method-assign]
+        hub._runtime = runtime  # type: ignore[method-assign]
 
     def _request(self, request: Any) -> None:
         self.calls += 1
-        self.sent += sum(len(k) + len(v) + 4 for k, v in request.headers.raw) + len(request.url.raw_path) + 20
+        self.sent += (
+            sum(len(k) + len(v) + 4 for k, v in request.headers.raw)
+            + len(request.url.raw_path)
+            + 20
+        )
         self.sent += int(request.headers.get("content-length", 0))
 
     def _response(self, response: Any) -> None:
@@ -70,7 +76,11 @@ def timed(asked: Study, engine: Any, folder: Path) -> dict[str, Any]:
     marks: list[float] = []
     begun = time.perf_counter()
     result = conduct.run(
-        asked, base=folder, out=folder / "run", engine=engine, progress=lambda _: marks.append(time.perf_counter())
+        asked,
+        base=folder,
+        out=folder / "run",
+        engine=engine,
+        progress=lambda _: marks.append(time.perf_counter()),
     )
     total = time.perf_counter() - begun
     later = sorted(b - a for a, b in itertools.pairwise(marks))

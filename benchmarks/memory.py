@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--rows 1000000] [--format csv|parquet]
 
-This process imports nothing but the standard library: Linux counts a parent's memory into the peak of the child it
-starts, so a large parent would be measured instead of the run.
+This process imports nothing but the standard library: Linux counts a parent's memory into the peak
+of the child it starts, so a large parent would be measured instead of the run.
 """
 
 from __future__ import annotations
@@ -54,20 +54,29 @@ def study(data: str) -> str:
 def measured(command: list[str], folder: Path) -> tuple[float, float]:
     """Seconds and peak resident gigabytes of one command; its output is shown only if it fails."""
     begun = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(command)} failed:\n{(folder / 'log').read_text(errors='replace')[-3000:]}"
+        )
     unit = 1 if sys.platform == "darwin" else 1024
     return time.perf_counter() - begun, usage.ru_maxrss * unit / 1e9
 
 
 def main() -> None:
     """Generate, run, print; exit code 1 where the target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--format", choices=("csv", "parquet"), default="csv")
     asked = parser.parse_args()
@@ -79,10 +88,15 @@ def main() -> None:
         measured([sys.executable, "-c", code, str(asked.rows), file, asked.format], folder)
         (folder / "study.toml").write_text(study(file))
         megabytes = (folder / file).stat().st_size / 1e6
-        seconds, peak = measured([sys.executable, "-m", "suture.cli", "run", "study.toml", "--out", "run"], folder)
+        seconds, peak = measured(
+            [sys.executable, "-m", "suture.cli.main", "run", "study.toml", "--out", "run"], folder
+        )
         if not (folder / "run" / "result.json").exists():
             raise SystemExit("the run wrote no result.json")
-    print(f"{asked.rows:,} rows x {NUMBERS + CATEGORIES + FLAGS} features, {asked.format}, {megabytes:.0f} MB file")
+    print(
+        f"{asked.rows:,} rows x {NUMBERS + CATEGORIES + FLAGS} features, {asked.format}, "
+        f"{megabytes:.0f} MB file"
+    )
     print(f"suture run: {seconds:.1f} s, peak memory {peak:.2f} GB (target under {TARGET_GB} GB)")
     raise SystemExit(peak >= TARGET_GB)
 

@@ -1,11 +1,14 @@
-"""What a secure sum under masks costs: bytes and processor time of a site and of the server, and the rounding error.
+"""What a secure sum under masks costs: bytes and processor time of a site and of the server, and
+the rounding error.
 
-    python benchmarks/secure_sum.py [--sites 10 50 150] [--parameters 100000] [--dropouts 0 0.2] [--word 32] [--json]
+    python benchmarks/secure_sum.py [--sites 10 50 150] [--parameters 100000] [--dropouts 0 0.2]
+    [--word 32] [--json]
 
-All parties run in this process (`suture/protection/total.py`), one thread, so a site's processor time is what it would spend
-on its own machine. Bytes are sealed messages, without the network's own overhead; the model that goes down is not among them.
-Dropouts leave after they have shared their keys and before they send masked words, which is when they cost most. The mean
-of normal updates is computed twice, by the protocol and in float64; the largest difference is printed beside the bound.
+All parties run in this process (`suture/protection/collector.py`), one thread, so a site's processor
+time is what it would spend on its own machine. Bytes are sealed messages, without the network's own
+overhead; the model that goes down is not among them. Dropouts leave after they have shared their
+keys and before they send masked words, which is when they cost most. The mean of normal updates is
+computed twice, by the protocol and in float64; the largest difference is printed beside the bound.
 """
 
 from __future__ import annotations
@@ -21,10 +24,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from suture.protection.bounded import Bounded
-from suture.protection.settings import NORM_BOUND
-from suture.protection.terms import threshold_of
-from suture.protection.total import secure_total
+from suture.protection.collector import secure_total
+from suture.protection.robust import Bounded
+from suture.protection.terms import NORM_BOUND, threshold_of
 
 
 def measured(sites: int, parameters: int, dropouts: float, word: Any) -> dict[str, Any]:
@@ -58,7 +60,9 @@ def measured(sites: int, parameters: int, dropouts: float, word: Any) -> dict[st
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sites", type=int, nargs="+", default=[10, 50, 150])
     parser.add_argument("--parameters", type=int, default=100_000)
     parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0, 0.2])
@@ -74,14 +78,19 @@ def main() -> None:
         print(json.dumps(rows))
         return
     print(
-        f"{args.parameters:,} parameters in words of {args.word} bits; an update in float32 is {rows[0]['plain_kB']:.0f} kB"
+        f"{args.parameters:,} parameters in words of {args.word} bits; an update in float32 is "
+        f"{rows[0]['plain_kB']:.0f} kB"
     )
-    print("| sites | dropped out | up, kB | down, kB | a site, s | server, s | all parties, s | error | bound |")
+    print(
+        "| sites | dropped out | up, kB | down, kB | a site, s | server, s | all parties, s | "
+        "error | bound |"
+    )
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for row in rows:
         print(
             f"| {row['sites']} | {row['dropped_out']} | {row['up_kB']:.1f} | {row['down_kB']:.1f} "
-            f"| {row['site_seconds']:.3f} | {row['server_seconds']:.3f} | {row['all_parties_seconds']:.1f} "
+            f"| {row['site_seconds']:.3f} | {row['server_seconds']:.3f} | "
+            f"{row['all_parties_seconds']:.1f} "
             f"| {row['largest_error']:.1e} | {row['error_bound']:.1e} |"
         )
 

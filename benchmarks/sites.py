@@ -1,10 +1,13 @@
-"""Whether many sites cost in proportion: time per site and round, and memory per site, at 1,000 and 10,000 sites.
+"""Whether many sites cost in proportion: time per site and round, and memory per site, at 1,000 and
+10,000 sites.
 
-Sizes are compared by processor time, which other work on the machine stretches far less than wall-clock time.
+Sizes are compared by processor time, which other work on the machine stretches far less than
+wall-clock time.
 
     python benchmarks/sites.py [--sites 1000 10000] [--patients 60] [--rounds 5]
 
-Each size runs in a process of its own through `suture.run` with a run folder, patient-level DP on, all cores.
+Each size runs in a process of its own through `suture.run` with a run folder, patient-level DP on,
+all cores.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def run(sites: int, patients: int, rounds: int, folder: str) -> None:
     """In the child: one study with this many sites; prints what it took as JSON."""
     sys.path.insert(0, str(ROOT))
-    from suture import conduct
+    from suture.engine import conduct
     from suture.study import Study
 
     study = Study(
@@ -45,7 +48,11 @@ def run(sites: int, patients: int, rounds: int, folder: str) -> None:
         "rounds": (times[0], times[-1]),
         "end": (times[-1], ended),
     }
-    print(json.dumps({name: [b - a for a, b in zip(*pair, strict=True)] for name, pair in marks.items()}))
+    print(
+        json.dumps(
+            {name: [b - a for a, b in zip(*pair, strict=True)] for name, pair in marks.items()}
+        )
+    )
 
 
 def measured(sites: int, patients: int, rounds: int) -> tuple[dict[str, list[float]], float]:
@@ -59,14 +66,18 @@ def measured(sites: int, patients: int, rounds: int) -> tuple[dict[str, list[flo
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise SystemExit(f"the run with {sites:,} sites failed; see above")
-        found: dict[str, list[float]] = json.loads((Path(name) / "out").read_text().splitlines()[-1])
+        found: dict[str, list[float]] = json.loads(
+            (Path(name) / "out").read_text().splitlines()[-1]
+        )
     unit = 1 if sys.platform == "darwin" else 1024
     return found, usage.ru_maxrss * unit / 1e6
 
 
 def main() -> None:
     """Run every size, print a table and how the last compares with the first."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sites", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--patients", type=int, default=60, help="patients a site")
     parser.add_argument("--rounds", type=int, default=5)
@@ -77,7 +88,10 @@ def main() -> None:
         run(int(sites), int(patients), int(rounds), folder)
         return
     print("wall-clock seconds (processor seconds); a site-round in microseconds of processor time")
-    print(f"{'sites':>7} {'total':>15} {'start':>15} {'rounds':>15} {'end':>15} {'site-round':>11} {'peak MB':>8}")
+    print(
+        f"{'sites':>7} {'total':>15} {'start':>15} {'rounds':>15} {'end':>15} {'site-round':>11} "
+        f"{'peak MB':>8}"
+    )
     lines = {}
     for sites in asked.sites:
         found, memory = measured(sites, asked.patients, asked.rounds)
@@ -89,8 +103,14 @@ def main() -> None:
     if len(lines) > 1:
         growth = asked.sites[-1] / asked.sites[0]
         extra = (last[2] - first[2]) / (asked.sites[-1] - asked.sites[0]) * 1000
-        print(f"{growth:g} times the sites: a site-round costs {last[0] / first[0]:.2f} times as much, ", end="")
-        print(f"a site in all {last[1] / first[1]:.2f} times, {extra:.0f} kB of memory a further site")
+        print(
+            f"{growth:g} times the sites: a site-round costs {last[0] / first[0]:.2f} times as "
+            "much, ",
+            end="",
+        )
+        print(
+            f"a site in all {last[1] / first[1]:.2f} times, {extra:.0f} kB of memory a further site"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""How long a training of VEIL takes: 152 hospitals, 76,000 patients, 50 rounds, one mode or all. Target: 10 s.
+"""How long a training of VEIL takes: 152 hospitals, 76,000 patients, 50 rounds, one mode or all.
+Target: 10 s.
 
 python benchmarks/veil.py [--modes votes secure] [--threads 2]
 """
@@ -9,7 +10,7 @@ import argparse
 import os
 import time
 
-from suture import conduct
+from suture.engine import conduct
 from suture.study import Study
 
 TARGET_SECONDS = 10.0
@@ -17,8 +18,11 @@ MODES = ("votes", "votes+moments", "secure")
 
 
 def main() -> None:
-    """Print each mode's seconds, from the patients' generation to the metrics; exit code 1 over the target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print each mode's seconds, from the patients' generation to the metrics; exit code 1 over the
+    target."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     asked = parser.parse_args()
@@ -36,7 +40,8 @@ def main() -> None:
         seconds, worked = time.perf_counter() - begun, time.process_time() - worked
         slow |= seconds >= TARGET_SECONDS
         print(
-            f"{mode}: {seconds:.1f} s in all, {found['seconds']:.1f} s of rounds; {worked:.1f} s of processor; "
+            f"{mode}: {seconds:.1f} s in all, {found['seconds']:.1f} s of rounds; {worked:.1f} s "
+            "of processor; "
             f"{asked.threads} threads, load {os.getloadavg()[0]:.1f}"
         )
     print(f"target {TARGET_SECONDS:g} s")

@@ -1,4 +1,5 @@
-"""A picture of the generated cohort `radiographs`: one row a hospital, so that the scanners' looks can be compared.
+"""A picture of the generated cohort `radiographs`: one row a hospital, so that the scanners' looks
+can be compared.
 
     python examples/contact_sheet.py sheet.png
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from suture.conduct import resume, run
+    from suture.engine.conduct import resume, run
     from suture.errors import (
         BudgetExhausted,
         CharterError,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         SutureError,
         UnknownEvent,
     )
-    from suture.privacy.answer import answer as plan
-    from suture.privacy.ledger import Ledger
+    from suture.privacy.accounting.questions import answer as plan
+    from suture.privacy.ledger.ledger import Ledger
     from suture.result import Result
     from suture.study import Study
 
@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Ledger": ("suture.privacy.ledger", "Ledger"),
+    "Ledger": ("suture.privacy.ledger.ledger", "Ledger"),
     "Result": ("suture.result", "Result"),
     "Study": ("suture.study", "Study"),
-    "plan": ("suture.privacy.answer", "answer"),
-    "resume": ("suture.conduct", "resume"),
-    "run": ("suture.conduct", "run"),
+    "plan": ("suture.privacy.accounting.questions", "answer"),
+    "resume": ("suture.engine.conduct", "resume"),
+    "run": ("suture.engine.conduct", "run"),
 }
 
 

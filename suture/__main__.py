@@ -1,6 +1,6 @@
 """``python -m suture`` is the command ``suture``."""
 
-from suture.cli import main
+from suture.cli.main import main
 
 if __name__ == "__main__":
     main()

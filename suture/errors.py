@@ -1,8 +1,14 @@
 """One small tree of errors: what was expected, what was found, where, and what to do next.
 
-Every error a user can cause derives from `SutureError` and carries the exit code that the command line ends with.
-Messages name sites, columns and counts, never a patient's values.
+Every error a user can cause derives from `SutureError` and carries the exit code that the command
+line ends with. Messages name sites, columns and counts, never a patient's values. What a site says
+to a coordinator is less: one `Reason` out of a public list, because an error that depends on rows
+tells of them.
 """
+
+from __future__ import annotations
+
+from enum import Enum
 
 
 class SutureError(Exception):
@@ -55,8 +61,44 @@ class TooFewSites(RunError):
     """Fewer sites answered a round than the study needs; nothing was averaged over the rest."""
 
 
+class Reason(Enum):
+    """Why a site refuses: all that a coordinator is ever told. None of them depends on a row.
+
+    >>> Reason["BUDGET"].value
+    'its budget does not pay for this release; more needs a newly approved study'
+    """
+
+    REQUEST = "the request is not one that this version of Suture knows; install the same version on both sides"
+    TOO_LARGE = "the request is larger than the site accepts (largest_message in its site.toml)"
+    APPLICATION = "the request came from an app that the site does not accept"
+    STUDY = "the study is not one that the site has accepted; it accepts with: suture site accept"
+    CHARTER = "the site's signed charter does not allow the study"
+    NOT_OPEN = "the study is not open at the site; open and join it first"
+    SETTINGS = "the study asks for something that the site's installed version cannot do"
+    MESSAGE = (
+        "the round's message does not hold what the method sends, or a number in it is out of range"
+    )
+    TURN = "the site has no part in this round, fold, seed or method"
+    ANSWERED = "the round was answered already, with another message"
+    BUDGET = "its budget does not pay for this release; more needs a newly approved study"
+    MASKED = "what the method sends leaves the site under masks only"
+    SESSION = "the site is in no sum that this stage could go on with; start a new sum"
+    PEERS = "the site does not hold the identity of every other site in the sum ([peers] in its site.toml)"
+    TOO_FEW = "a sum of so few sites would carry less noise than the promise counts on"
+    EXACT = "exact figures about patients do not leave the site"
+    WITNESS = "the site's ledger is older than its witnesses remember, or nobody vouches for it; see: suture ledger write-off"
+    LEDGER = "the site's ledger cannot be read, written or trusted"
+    TABLE = "the site's table cannot be opened, or lacks a column of the study; the site's log says which"
+    FAULT = "the site failed; its own log says why"
+
+
 class Refused(PrivacyError):
-    """A site refused a request; the message holds the site's reason."""
+    """A site refused a request. The text is for the site's own log; a coordinator learns the
+    `Reason` alone."""
+
+    def __init__(self, text: str, reason: Reason = Reason.REQUEST) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class MissingExtra(SutureError):

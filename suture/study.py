@@ -1,36 +1,266 @@
-"""The study: question, sites, method, promise and evaluation, as frozen, validated objects. TOML in, TOML out.
+"""What a study file may say, table by table: frozen, validated settings with their defaults.
+`study.py` puts them together.
 
-A `Study` is what is promised. How it runs (threads, output folder, progress) are arguments of `suture.run` and can never
-change a privacy figure or a number in the result.
+The study: question, sites, method, promise and evaluation, as frozen, validated objects. TOML in,
+TOML out.
+
+A `Study` is what is promised. How it runs (threads, output folder, progress) are arguments of
+`suture.run` and can never change a privacy figure or a number in the result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
-from suture.protection.settings import ProtectionSpec
-from suture.settings import (
-    FROZEN,
-    CohortSpec,
-    EvaluationSpec,
-    FederationSpec,
-    ImagesSpec,
-    MethodSpec,
-    ModelSpec,
-    Name,
-    PrivacySpec,
-    Site,
-    explain,
-)
-from suture.site.records import SourceSpec
-from suture.site.schema import Schema
+from suture.privacy.canonical import json_text
+from suture.protection.terms import ProtectionSpec
+from suture.schema.table import Schema
+from suture.site.sources import ConsentSpec, SourceSpec
+
+FROZEN = ConfigDict(frozen=True, extra="forbid")
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^/\\\x00-\x1f]+$")]
+
+
+class LifetimeSpec(BaseModel):
+    """A site's budget over all studies, for as long as its ledger lives; a site that states none
+    has the defaults."""
+
+    model_config = FROZEN
+
+    epsilon: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-4, gt=0, lt=1)
+    accountant: Literal["pld", "rdp"] = "pld"
+
+
+class Site(BaseModel):
+    """One hospital: its name, region and where its rows are (read at the site only)."""
+
+    model_config = FROZEN
+
+    name: Name
+    data: SourceSpec | None = None
+    """None: only the site itself knows, as in a federation across machines (docs/federation.md)."""
+    region: str = ""
+    patients: int | None = Field(default=None, ge=1)
+    """Declared, public and round: about how many patients train here. Noise, steps and weights are
+    planned with it, and the table is not counted, so that one patient more or less runs the same
+    mechanism. A wrong figure costs utility only."""
+    edition: int = Field(default=1, ge=1)
+    """Raised by a person when the table's rows are new, so that the same question may be asked, and
+    paid for, again."""
+    test: SourceSpec | None = None
+    """A separate test table; without it ``evaluation.holdout`` decides."""
+    home: str | None = None
+    """Folder of the site's ledger and secret; by default ``.suture/<name>`` beside the study
+    file."""
+    charter: str | None = None
+    """The site's signed charter; by default ``charter.toml`` in its home, if there is one."""
+    trust: str | None = None
+    """The public keys the site trusts to sign charters, where its home has no ``trust.pub`` of its
+    own."""
+    consent: ConsentSpec | None = None
+    """The table of who consents to which study."""
+    lifetime: LifetimeSpec | None = None
+    """What all studies together may spend on the site's patients; recorded in its ledger, once.
+    None: the defaults."""
+
+
+class CohortSpec(BaseModel):
+    """A built-in federation by name, with its options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    def options(self) -> dict[str, Any]:
+        """The options given beside the name."""
+        return dict(self.model_extra or {})
+
+
+class ImagesSpec(BaseModel):
+    """How a site's image files are read; see docs/imaging.md."""
+
+    model_config = FROZEN
+
+    size: int = Field(default=64, ge=8, le=1024)
+    """Pixels along each side, after resampling."""
+    folder: str = ""
+    """Where the names in the table begin, seen from the table's own folder."""
+    broken: Literal["refuse", "skip"] = "refuse"
+    """What happens to a file that cannot be used."""
+
+
+class ModelSpec(BaseModel):
+    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual
+    one."""
+
+    model_config = FROZEN
+
+    kind: Literal["dense", "residual"] = "dense"
+    depth: int = Field(default=8, ge=1)
+    """Layers of a residual network: 8, 10, 18, 20 or 34."""
+    width: int = Field(default=8, ge=1)
+    """Channels of a residual network's first stage; 64 for the published ResNet-18 and
+    ResNet-34."""
+    weights: str | None = None
+    """A local file of public weights to start a residual network from: torchvision's ImageNet
+    weights, or an NPZ file."""
+    hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (64, 32)
+    activation: Literal["relu", "tanh"] = "relu"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of inputs and hidden units left out at random in each training row."""
+    scaling: Literal["bounds", "site"] = "bounds"
+    """Numbers by their declared bounds, or standardised at each site with its own means (fitted:
+    not under privacy)."""
+
+
+class MethodSpec(BaseModel):
+    """How the hospitals learn together. Settings that a method does not use are ignored by it; see
+    docs/methods.md."""
+
+    model_config = FROZEN
+
+    name: str = "fedadam"
+    rounds: int = Field(default=100, ge=1)
+    local_epochs: int = Field(default=5, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)
+    """A round of local training ends after so many steps, even before ``local_epochs`` do."""
+    batch: int = Field(default=32, ge=1)
+    rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    rate_decay: float = Field(default=1.0, gt=0, le=1)
+    rate_steps: int = Field(default=0, ge=0)
+    class_weights: (
+        tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None
+    ) = None
+    participation: float = Field(default=1.0, gt=0, le=1)
+    weighting: Literal["size", "uniform"] | None = None
+    server_momentum: float = Field(default=0.0, ge=0, lt=1)
+    server_rate: float = Field(default=0.1, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    tau: float = Field(default=1e-3, gt=0)
+    proximal: float = Field(default=0.1, ge=0)
+    clusters: int = Field(default=2, ge=1)
+    warmup: int = Field(default=5, ge=1)
+    input_layer: Literal["none", "vector", "scalar"] = "vector"
+    output_layer: Literal["none", "vector", "scalar"] = "none"
+    share_layers: bool = False
+    layer_spread: float | None = Field(default=None, gt=0)
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    alpha_adaptive: bool = False
+    tuning: float = Field(default=0.1, ge=0, lt=1)
+    mode: Literal["votes", "votes+moments", "secure"] = "votes"
+    picks: int = Field(default=4, ge=1)
+    quorum: float | None = Field(default=None, ge=0)
+    concepts: int = Field(default=60, ge=1)
+    honest: float = Field(default=0.5, gt=0, le=1)
+    teams: int = Field(default=12, ge=1)
+    contrast: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=0.5, gt=0)
+    fairness: float = Field(default=0.5, ge=0)
+    fairness_share: float = Field(default=0.1, gt=0, lt=1)
+    gap_threshold: float = Field(default=0.05, ge=0)
+    boost: float = Field(default=1.5, ge=1)
+    rates_every: int = Field(default=1, ge=1)
+    secure_rates: bool = True
+    ensemble: bool = False
+    ensemble_epochs: int = Field(default=5, ge=1)
+    ensemble_fairness: float = Field(default=1.0, ge=0)
+    ensemble_rate: float = Field(default=0.05, gt=0)
+    claimed_epsilon: float = Field(default=5.0, gt=0)
+
+
+class PrivacySpec(BaseModel):
+    """The promise, stated before any row is read. No ``[privacy]`` table means no differential
+    privacy."""
+
+    model_config = FROZEN
+
+    unit: Literal["patient"]
+    epsilon: float | None = Field(default=None, gt=0)
+    noise_multiplier: float | None = Field(default=None, gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    accountant: Literal["pld", "rdp"] = "pld"
+    clip: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_figure_at_least(self) -> PrivacySpec:
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError(
+                "give epsilon (noise is then calibrated per hospital), noise_multiplier, or both"
+            )
+        return self
+
+
+class EvaluationSpec(BaseModel):
+    """How results are measured."""
+
+    model_config = FROZEN
+
+    holdout: float = Field(default=0.2, ge=0, lt=1)
+    folds: int = Field(default=0, ge=0)
+    """0 holds out patients; 2 or more hold out whole hospitals, each once."""
+    seeds: int = Field(default=1, ge=1)
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    compare: tuple[str, ...] = ()
+    """Other methods to run beside ``method.name``, with the same settings."""
+    metric: str = "auc"
+    every: int = Field(default=1, ge=1)
+    """Test patients are scored after every so many rounds, and after the last; the history has
+    these rounds only."""
+    group_thresholds: bool = False
+    """Measure also with thresholds for each protected group, which every site fits for itself and
+    keeps."""
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Over a network, on real patients: each site may release its test patients' counts by risk and
+    outcome once, at this cost beside the training's; without it nothing about test patients leaves,
+    unless a site's own file says so."""
+    describe: bool | None = None
+    """Whether the report shows exact histograms of the rows. Default: only for generated patients,
+    or without DP."""
+
+
+class FederationSpec(BaseModel):
+    """What a round needs when sites may be missing. The embedded engine's sites are missing only
+    without budget."""
+
+    model_config = FROZEN
+
+    minimum_sites: int | None = Field(default=None, ge=1)
+    """A round with fewer answers ends the run; by default every site that is asked must answer."""
+    deadline: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds in which a site must answer a request."""
+    gathering: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """Seconds to wait for all sites to connect before the first round."""
+
+
+def explain(error: ValidationError) -> str:
+    """Pydantic's findings as one line each: where, what was expected, what was found."""
+    lines = []
+    for problem in error.errors():
+        place = ".".join(str(part) for part in problem["loc"])
+        text = problem["msg"].removeprefix("Value error, ")
+        found = problem.get("input")
+        shown = (
+            f", found {found!r}" if isinstance(found, str | int | float | bool) and place else ""
+        )
+        hint = "; it is not a setting here" if problem["type"] == "extra_forbidden" else ""
+        lines.append(f"{place}: {text}{shown}{hint}" if place else text)
+    return "; ".join(lines)
+
+
+HEAD = ("name", "outcome", "classes", "seed", "simulation", "cohort")
+"""What the [study] table may say."""
 
 
 class Study(BaseModel):
@@ -46,8 +276,12 @@ class Study(BaseModel):
     name: Name
     outcome: str
     classes: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Labels of an outcome with more than two classes, in order; for a built-in cohort the cohort knows."""
+    """Labels of an outcome with more than two classes, in order; for a built-in cohort the cohort
+    knows."""
     seed: int = Field(default=42, ge=0)
+    simulation: bool = False
+    """Research on tables that whoever runs it holds: a ledger and a budget for each run, counted
+    sizes, no network."""
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
@@ -74,66 +308,111 @@ class Study(BaseModel):
 
     @model_validator(mode="after")
     def _sized(self) -> Study:
-        """The size is said once, in [images]; the schema, from which every model's width follows, takes it over."""
+        """The size is said once, in [images]; the schema, from which every model's width follows,
+        takes it over."""
         if self.table is None or self.table.image is None:
             if self.images is not None and self.cohort is None:
-                raise ValueError('[images] needs a column of images: in [schema.features], image = { kind = "image" }')
+                raise ValueError(
+                    "[images] needs a column of images: in [schema.features], image = { kind = "
+                    '"image" }'
+                )
             return self
         column, feature = self.table.image, self.table.features[self.table.image]
         given = (
-            "size" in feature.model_fields_set and self.images is not None and "size" in self.images.model_fields_set
+            "size" in feature.model_fields_set
+            and self.images is not None
+            and "size" in self.images.model_fields_set
         )
         if self.images is not None and given and self.table.image_size != self.images.size:
             raise ValueError(
-                f"images.size is {self.images.size} and schema.features.{column}.size is {self.table.image_size}; say it once"
+                f"images.size is {self.images.size} and schema.features.{column}.size is "
+                f"{self.table.image_size}; say it once"
             )
-        size = self.images.size if self.images and "size" in self.images.model_fields_set else self.table.image_size
-        sized = self.table.model_copy(update={"features": {column: feature.model_copy(update={"size": size})}})
+        size = (
+            self.images.size
+            if self.images and "size" in self.images.model_fields_set
+            else self.table.image_size
+        )
+        sized = self.table.model_copy(
+            update={"features": {column: feature.model_copy(update={"size": size})}}
+        )
         object.__setattr__(self, "table", sized)
-        object.__setattr__(self, "images", (self.images or ImagesSpec()).model_copy(update={"size": size}))
+        object.__setattr__(
+            self, "images", (self.images or ImagesSpec()).model_copy(update={"size": size})
+        )
         return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
         if (self.cohort is None) == (not self.sites):
-            raise ValueError('give either cohort = "cardio" under [study], or [[site]] tables, and not both')
+            raise ValueError(
+                'give either cohort = "cardio" under [study], or [[site]] tables, and not both'
+            )
         if self.sites:
             if self.table is None:
-                raise ValueError("[[site]] tables need a [schema] that declares the patient column and the features")
+                raise ValueError(
+                    "[[site]] tables need a [schema] that declares the patient column and the "
+                    "features"
+                )
             if not self.table.features:
                 raise ValueError("[schema.features] declares no feature")
             if self.outcome in self.table.features:
                 raise ValueError(f"the outcome {self.outcome!r} is also listed as a feature")
             if self.privacy and not self.table.patient:
                 raise ValueError(
-                    'privacy.unit = "patient" needs schema.patient = "<column that identifies the patient>"'
+                    'privacy.unit = "patient" needs schema.patient = "<column that identifies the '
+                    'patient>"'
+                )
+            unsized = [site.name for site in self.sites if site.patients is None]
+            if self.privacy and not self.simulation and unsized:
+                raise ValueError(
+                    f"site {unsized[0]!r} declares no size: under [privacy] noise is planned with "
+                    "a public, round number of "
+                    "training patients that a person states, never with a count of the rows. Write "
+                    "patients = 1000 (about as "
+                    "many as train there) in its [[site]], or, for research on tables of your own "
+                    "that nothing is released "
+                    "from, simulation = true in [study]"
                 )
             names = [site.name.casefold() for site in self.sites]
-            twice = sorted({site.name for site in self.sites if names.count(site.name.casefold()) > 1})
+            twice = sorted(
+                {site.name for site in self.sites if names.count(site.name.casefold()) > 1}
+            )
             if twice:
-                raise ValueError(f"site names must differ (upper and lower case count as equal), found twice: {twice}")
+                raise ValueError(
+                    "site names must differ (upper and lower case count as equal), found twice: "
+                    f"{twice}"
+                )
         if self.evaluation.folds == 1:
             raise ValueError(
-                "evaluation.folds: expected 0 (hold out patients) or 2 and more (hold out hospitals), found 1"
+                "evaluation.folds: expected 0 (hold out patients) or 2 and more (hold out "
+                "hospitals), found 1"
             )
         if self.classes and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
-            raise ValueError(f"study.classes needs two or more different labels, found {list(self.classes)}")
+            raise ValueError(
+                f"study.classes needs two or more different labels, found {list(self.classes)}"
+            )
         weights, count = self.method.class_weights, len(self.classes) or 2
         if isinstance(weights, tuple) and self.sites and len(weights) != count:
-            raise ValueError(f"method.class_weights needs one weight a class ({count}), found {len(weights)}")
+            raise ValueError(
+                f"method.class_weights needs one weight a class ({count}), found {len(weights)}"
+            )
         if self.privacy:
             self._nothing_fitted()
         return self
 
     def _nothing_fitted(self) -> None:
-        """Whatever is computed from rows without noise would leave the site inside the model, unpaid for."""
+        """Whatever is computed from rows without noise would leave the site inside the model,
+        unpaid for."""
         if self.model.scaling == "site":
             raise ValueError(
-                'model.scaling = "site" fits means to patients, which no budget pays for; under [privacy] use "bounds"'
+                'model.scaling = "site" fits means to patients, which no budget pays for; under '
+                '[privacy] use "bounds"'
             )
         if isinstance(self.method.class_weights, str):
             raise ValueError(
-                f'method.class_weights = "{self.method.class_weights}" counts patients by outcome, which no budget pays '
+                f'method.class_weights = "{self.method.class_weights}" counts patients by outcome, '
+                "which no budget pays "
                 "for; under [privacy] state the weights, for example class_weights = [1.0, 4.0]"
             )
 
@@ -141,6 +420,11 @@ class Study(BaseModel):
     def private(self) -> bool:
         """Whether the study promises differential privacy."""
         return self.privacy is not None
+
+    def declared(self, site: str) -> int | None:
+        """The number of training patients that a site declares; None: it declares none, or its
+        patients are built in."""
+        return next((known.patients for known in self.sites if known.name == site), None)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -156,13 +440,20 @@ class Study(BaseModel):
         """
         fields = self.to_dict()
         for key, value in changes.items():
-            given = value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
+            given = (
+                value.model_dump(by_alias=True, exclude_none=True)
+                if isinstance(value, BaseModel)
+                else value
+            )
             old = fields.get(key)
-            fields[key] = {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
+            fields[key] = (
+                {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
+            )
         return Study(**{key: value for key, value in fields.items() if value is not None})
 
     def without_passwords(self) -> Study:
-        """The same study with no database password in it: this is what run folders and results hold."""
+        """The same study with no database password in it: this is what run folders and results
+        hold."""
         return self._with_sources(lambda _, source: source.without_password())
 
     def with_passwords_of(self, other: Study) -> Study:
@@ -173,19 +464,47 @@ class Study(BaseModel):
             if site.name not in known:
                 return source
             candidates = (known[site.name].data, known[site.name].test, known[site.name].consent)
-            return next((c for c in candidates if c is not None and c.without_password() == source), source)
+            return next(
+                (c for c in candidates if c is not None and c.without_password() == source), source
+            )
 
         return self._with_sources(fill)
 
     def public(self) -> Study:
-        """The study as it is sent to sites: where anybody's rows, ledgers and papers are is left out.
+        """The study as it is sent to sites: where anybody's rows, ledgers and papers are is left
+        out.
 
         >>> Study(name="s", outcome="y", sites=[{"name": "a", "data": "a.csv"}, {"name": "b"}],
         ...     schema={"features": {"x": {"kind": "flag"}}}).public().sites[0]
-        Site(name='a', data=None, region='', test=None, home=None, charter=None, trust=None, consent=None, lifetime=None)
+        Site(name='a', data=None, region='', patients=None, edition=1, test=None, home=None, charter=None, trust=None, \
+consent=None, lifetime=None)
         """
         bare = dict.fromkeys(("data", "test", "home", "charter", "trust", "consent", "lifetime"))
-        return self.model_copy(update={"sites": tuple(site.model_copy(update=bare) for site in self.sites)})
+        return self.model_copy(
+            update={"sites": tuple(site.model_copy(update=bare) for site in self.sites)}
+        )
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits that name exactly this study: what a charter approves and a site
+        accepts.
+
+        SHA-256 of the canonical JSON of the public study, defaults included, so that comments, the
+        order of keys and the spelling of numbers change nothing, and any setting does. The order of
+        features counts, because it is the order of the model's inputs. Left out: where rows and
+        ledgers are (`public`), and [federation], which only says how long to wait for whom.
+
+        >>> study = Study(name="demo", outcome="high_risk", cohort="cardio")
+        >>> study.digest == study.replace(federation={"deadline": 5.0}).digest, study.digest == study.replace(seed=1).digest
+        (True, False)
+        """
+        fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
+        if self.table is not None:
+            rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
+            features = list(fields["schema"]["features"].items())
+            fields["schema"] |= {"include": rule, "features": features}
+        text = json_text({"suture study": 1, **_finite(fields)})
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _with_sources(self, change: Callable[[Site, SourceSpec], SourceSpec]) -> Study:
         sites = tuple(
@@ -214,7 +533,9 @@ class Study(BaseModel):
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise StudyError(f"study file {path} does not exist; `suture init` writes an example") from None
+            raise StudyError(
+                f"study file {path} does not exist; `suture init` writes an example"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise StudyError(f"study file {path} cannot be read: {error}") from None
         try:
@@ -247,10 +568,11 @@ class Study(BaseModel):
         if not isinstance(tables.get("study"), dict):
             raise StudyError('a [study] table is needed, with name = "..." and outcome = "..."')
         head = tables.pop("study")
-        keys = ("name", "outcome", "classes", "seed", "cohort")
-        inside = sorted(set(head) - set(keys))
+        inside = sorted(set(head) - set(HEAD))
         if inside:
-            raise StudyError(f"[study] has an unknown key {inside[0]!r}; expected {', '.join(keys)}")
+            raise StudyError(
+                f"[study] has an unknown key {inside[0]!r}; expected {', '.join(HEAD)}"
+            )
         if "site" in tables:
             tables["sites"] = tables.pop("site")
         return cls(**head, **tables)
@@ -259,12 +581,13 @@ class Study(BaseModel):
         """The study as a file that `from_toml` reads back to an equal study."""
         fields = self.to_dict()
         sites = [
-            {key: _short(value) if key in ("data", "test") else value for key, value in site.items()}
+            {
+                key: _short(value) if key in ("data", "test") else value
+                for key, value in site.items()
+            }
             for site in fields.pop("sites", [])
         ]
-        head: dict[str, Any] = {
-            key: fields.pop(key) for key in ("name", "outcome", "classes", "seed", "cohort") if key in fields
-        }
+        head: dict[str, Any] = {key: fields.pop(key) for key in HEAD if key in fields}
         schema = fields.pop("schema", None)
         lines = _table("study", head)
         for site in sites:
@@ -273,10 +596,27 @@ class Study(BaseModel):
             features = schema.pop("features", {})
             lines += _table("schema", schema)
             lines += _table("schema.features", features)
-        for key in ("images", "model", "method", "privacy", "protection", "evaluation", "federation"):
+        for key in (
+            "images",
+            "model",
+            "method",
+            "privacy",
+            "protection",
+            "evaluation",
+            "federation",
+        ):
             if key in fields:
                 lines += _table(key, fields[key])
         return "\n".join(lines).strip() + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The same plain values with infinities as text: canonical JSON has no word for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _short(source: dict[str, Any]) -> Any:
@@ -286,18 +626,28 @@ def _short(source: dict[str, Any]) -> Any:
 
 
 def _table(name: str, values: dict[str, Any], heading: str = "[{}]") -> list[str]:
-    return [heading.format(name), *(f"{_key(key)} = {_toml(value)}" for key, value in values.items()), ""]
+    return [
+        heading.format(name),
+        *(f"{_key(key)} = {_toml(value)}" for key, value in values.items()),
+        "",
+    ]
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    return (
+        key
+        if key.replace("_", "").replace("-", "").isalnum() and key.isascii()
+        else json.dumps(key)
+    )
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, str):

@@ -10,15 +10,34 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def machine_witness(tmp_path_factory):
+    """What this machine remembers of ledgers stays in the session, also for processes that tests
+    start."""
+    before = os.environ.get("SUTURE_WITNESS")
+    os.environ["SUTURE_WITNESS"] = str(tmp_path_factory.mktemp("witness"))
+    yield
+    os.environ.pop("SUTURE_WITNESS", None)
+    if before is not None:
+        os.environ["SUTURE_WITNESS"] = before
+
+
 @pytest.fixture(scope="session")
 def suture_command():
     """Run the command line in a process of its own, as a user does."""
 
     def call(*arguments, cwd=None, check=False, **options):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "140"}
-        command = [sys.executable, "-m", "suture.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "suture", *map(str, arguments)]
         return subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, check=check, timeout=600, **options
+            command,
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=600,
+            **options,
         )
 
     return call

@@ -1,10 +1,9 @@
-"""Examples are promises too: every study file loads, and the notebook script runs as it stands."""
+"""Examples are promises too: every study file loads, and every notebook runs as it stands."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,27 @@ def test_every_study_file_loads_and_reads_back_equal(path):
     assert Study.from_text(study.to_toml()) == study
 
 
-def test_the_notebook_runs_as_it_stands(tmp_path):
-    begun = time.monotonic()
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+EXECUTE = """
+import sys, nbclient, nbformat
+book = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute(cwd=".")
+"""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path):
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_as_it_stands(path, tmp_path):
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "notebook.py"), str(tmp_path / "run")],
+        [sys.executable, "-c", EXECUTE, str(path)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -37,14 +53,12 @@ def test_the_notebook_runs_as_it_stands(tmp_path):
         timeout=300,
         check=False,
     )
-    seconds = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
-    assert list(result["methods"]) == ["fedadam", "alone"]
-    assert result["privacy"]["epsilon"] <= 8.0
-    # fresh patients of 3,000: 600 of them, so the AUC is known to about 0.01
-    assert result["metrics"]["global"]["auc"] > 0.9
-    assert "<svg" in (tmp_path / "run" / "convergence.svg").read_text(encoding="utf-8")
-    low, high = json.loads(done.stdout.splitlines()[-1].removeprefix("risk: "))
-    assert low < high
-    assert seconds < 120  # under 20 s on two quiet cores; the rest is room for a busy machine
+    if path.stem == "study-from-python":
+        run = tmp_path / "runs" / "notebook"
+        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        assert list(result["methods"]) == ["fedadam", "alone"]
+        assert result["privacy"]["epsilon"] <= 8.0
+        # fresh patients of 3,000: 600 of them, so the AUC is known to about 0.01
+        assert result["metrics"]["global"]["auc"] > 0.9
+        assert "<svg" in (run / "convergence.svg").read_text(encoding="utf-8")

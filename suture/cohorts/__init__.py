@@ -1,4 +1,4 @@
-"""Ready federations: each is one file that says where every figure in it comes from."""
+"""Ready federations. Each file says where every figure in it comes from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
-from suture.cohorts.eicu import eicu
 from suture.cohorts.icu import icu
 from suture.cohorts.outbreak import outbreak
 from suture.cohorts.pneumonia import pneumonia
-from suture.cohorts.public import har, heart, vsn
+from suture.cohorts.public import eicu, har, heart, vsn
 from suture.cohorts.radiographs import radiographs
 from suture.errors import StudyError
 
@@ -66,15 +65,21 @@ def load(name: str, seed: int, **options: Any) -> Cohort:
     suture.errors.StudyError: cohort 'cardio' has no option 'patient'; it takes split, patients, sites, test_fraction
     """
     if name not in COHORTS:
-        raise StudyError(f"cohort {name!r} is not known; expected one of: {', '.join(sorted(COHORTS))}")
+        raise StudyError(
+            f"cohort {name!r} is not known; expected one of: {', '.join(sorted(COHORTS))}"
+        )
     known = inspect.signature(COHORTS[name]).parameters
     kinds = {option: parameter for option, parameter in known.items() if option != "seed"}
     for option, value in options.items():
         if option not in kinds:
-            raise StudyError(f"cohort {name!r} has no option {option!r}; it takes {', '.join(kinds)}")
+            raise StudyError(
+                f"cohort {name!r} has no option {option!r}; it takes {', '.join(kinds)}"
+            )
         # An option of the wrong type would otherwise surface as a TypeError deep in the generator.
         wanted = type(kinds[option].default)
-        if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+        if isinstance(value, bool) or not isinstance(
+            value, (int, float) if wanted is float else wanted
+        ):
             example = f'"{kinds[option].default}"' if wanted is str else kinds[option].default
             raise StudyError(f"cohort {name!r}: {option} must look like {example}, found {value!r}")
     return COHORTS[name](seed, **options)

@@ -1,49 +1,56 @@
-"""The generated cohort of FedCVR (paper 001, sections 6.3 and 8.2, Tables 2 to 4): 30,000 invented patients.
+"""The generated cohort of FedCVR (its sections 6.3 and 8.2, Tables 2 to 4): 30,000 invented patients.
 
-The paper publishes neither its script nor its parameters. Each figure below is marked *paper* (printed there), *solved*
-(the round value that gives a figure printed there) or *chosen* (ours, with the reason). None was chosen by looking at
-how a method performs.
+The paper publishes neither its script nor its parameters. Each figure below is marked *paper*
+(printed there), *solved* (the round value that gives a figure printed there) or *chosen* (ours,
+with the reason). None was chosen by looking at how a method performs.
 
 Age: uniform over the whole years 28 to 77.
-    *Paper*: uniform. *Solved*: 22/50 are under 50 (hospital 1 has 43.8 %) and 12/28 of the others are over 65 (hospital
-    5 has 43.9 % of what is left for hospitals 4 and 5). It is also the age range of the UCI heart data the paper names.
+    *Paper*: uniform. *Solved*: 22/50 are under 50 (hospital 1 has 43.8 %) and 12/28 of the others
+    are over 65 (hospital 5 has 43.9 % of what is left for hospitals 4 and 5). It is also the age
+    range of the UCI heart data the paper names.
 Systolic pressure: Gaussian, mean 135.7, standard deviation 18 mmHg.
-    *Paper*: Gaussian. *Chosen*: the deviation, that of UCI's Cleveland and Hungarian patients (17.6). *Solved*: the
-    mean, from hospital 2 (4,730 of the 16,870 patients of 50 and over: 28.0 %).
-Diastolic pressure: Gaussian, mean 83, standard deviation 12 mmHg, correlation 0.6 with the systolic.
-    *Paper*: Gaussian. *Chosen*: ordinary adult values; correlated, because otherwise one patient in 130 would have a
-    diastolic pressure above the systolic.
+    *Paper*: Gaussian. *Chosen*: the deviation, that of UCI's Cleveland and Hungarian patients
+    (17.6). *Solved*: the mean, from hospital 2 (4,730 of the 16,870 patients of 50 and over: 28.0
+    %).
+Diastolic pressure: Gaussian, mean 83, standard deviation 12 mmHg, correlation 0.6 with the
+systolic.
+    *Paper*: Gaussian. *Chosen*: ordinary adult values; correlated, because otherwise one patient in
+    130 would have a diastolic pressure above the systolic.
 Cholesterol: Gaussian, mean 225, standard deviation 45 mg/dL.
-    *Paper*: Gaussian, centred around 225. *Chosen*: the deviation (Cleveland's 52 gives values nobody lives with).
+    *Paper*: Gaussian, centred around 225. *Chosen*: the deviation (Cleveland's 52 gives values
+    nobody lives with).
 Smoker, diabetic: two independent coins, 0.512 each.
-    *Solved*: 9,250 of the 12,140 patients left for hospital 3 are one or the other, so (1 - p)^2 = 0.238. *Chosen*:
-    equal, as the paper gives nothing to tell them apart.
+    *Solved*: 9,250 of the 12,140 patients left for hospital 3 are one or the other, so (1 - p)^2 =
+    0.238. *Chosen*: equal, as the paper gives nothing to tell them apart.
 Limits: systolic 75-195, diastolic 40-125, cholesterol 75-375.
-    *Chosen*: 3.3 standard deviations; they are the schema's bounds. A patient outside (1 in 480) is not admitted.
+    *Chosen*: 3.3 standard deviations; they are the schema's bounds. A patient outside (1 in 480) is
+    not admitted.
 Sex: a fair coin, independent of everything.
-    *Chosen*: not in the paper and not a feature; there so that subgroup metrics have a group to show.
+    *Chosen*: not in the paper and not a feature; there so that subgroup metrics have a group to
+    show.
 Risk: see `risk_points`; high where the points exceed `THRESHOLD`, with no noise in the label.
-    *Paper*: "rule-based logic derived from established clinical guidelines", 17.1 % high. *Chosen*: which rule.
-Hospitals: Table 3's rules, applied in the order 1, 2, 3, 5, 4, each to the patients that the earlier ones left.
-    *Solved*: the geriatric centre has 1,270 patients while 24 % of all are over 65, so it comes late; were hospital 3
-    before 2, then 62 % of the patients left for 2 would have to be over both of its limits, though half are over each.
-    Patients arrive as one stream and go to the hospital of their rule until it has the paper's size; later ones are
-    turned away. By the rules alone the sizes would be 13,203 / 4,717 / 9,202 / 1,643 / 1,234, so few are.
+    *Paper*: "rule-based logic derived from established clinical guidelines", 17.1 % high. *Chosen*:
+    which rule.
+Hospitals: Table 3's rules, applied in the order 1, 2, 3, 5, 4, each to the patients that the
+earlier ones left.
+    *Solved*: the geriatric centre has 1,270 patients while 24 % of all are over 65, so it comes
+    late; were hospital 3 before 2, then 62 % of the patients left for 2 would have to be over both
+    of its limits, though half are over each. Patients arrive as one stream and go to the hospital
+    of their rule until it has the paper's size; later ones are turned away. By the rules alone the
+    sizes would be 13,203 / 4,717 / 9,202 / 1,643 / 1,234, so few are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.cohort import Cohort, Columns, one_of, rows, site_of, within
 from suture.errors import StudyError
-from suture.site.schema import Flag, Number, Schema
-
-Table = dict[str, NDArray[Any]]
+from suture.schema.table import Flag, Number, Schema
 
 AGE = (28, 77)
 SYSTOLIC = (135.7, 18.0)
@@ -52,7 +59,8 @@ PRESSURE_CORRELATION = 0.6
 CHOLESTEROL = (225.0, 45.0)
 SMOKER = DIABETIC = 0.512
 THRESHOLD = 5.448
-"""The 82.9 % quantile of `risk_points` over 20 million generated patients (seed 0; standard error 0.0006)."""
+"""The 82.9 % quantile of `risk_points` over 20 million generated patients (seed 0; standard error
+0.0006)."""
 
 HOSPITALS = (
     ("young-clinic", 13_130),
@@ -76,17 +84,19 @@ SCHEMA = Schema(
         "diabetic": Flag(label="Diabetic"),
     },
 )
-"""Six encoded inputs, as the paper's network has. Bounds are the generator's limits, so nothing is ever clipped."""
+"""Six encoded inputs, as the paper's network has. Bounds are the generator's limits, so nothing is
+ever clipped."""
 
 OUTCOME = "high_risk"
 _BATCH = 8192
 
 
-def risk_points(table: Table) -> NDArray[np.float64]:
+def risk_points(table: Columns) -> NDArray[np.float64]:
     """How many times a patient's risk has doubled, by rules of thumb of the clinical guidelines.
 
-    - Blood pressure: risk doubles with each 20/10 mmHg above 115/75, the worse of the two readings counts (JNC 7).
-    - Age: a doubling a decade from 45, where ATP III begins to count age.
+    - Blood pressure: risk doubles with each 20/10 mmHg above 115/75, the worse of the two readings
+      counts (JNC 7).
+    - Age: one doubling per decade from 45, where ATP III begins to count age.
     - Cholesterol: half a doubling for each 40 mg/dL (1 mmol/L) above the desirable 200 (ATP III).
     - Smoking, and diabetes: one doubling each.
 
@@ -106,7 +116,7 @@ def risk_points(table: Table) -> NDArray[np.float64]:
     return points
 
 
-def hospital_of(table: Table) -> NDArray[np.int8]:
+def hospital_of(table: Columns) -> NDArray[np.int8]:
     """The index in `HOSPITALS` of each patient, by the rules of Table 3.
 
     >>> import numpy as np
@@ -120,14 +130,15 @@ def hospital_of(table: Table) -> NDArray[np.int8]:
         ((table["diabetic"] == 1) | (table["smoker"] == 1), 2),
         (table["age"] > 65, 4),
     ]
-    return np.select([rule for rule, _ in rules], [np.int8(index) for _, index in rules], np.int8(3))
+    hospitals = [np.int8(index) for _, index in rules]
+    return np.select([rule for rule, _ in rules], hospitals, np.int8(3))
 
 
-def _draw(rng: np.random.Generator) -> Table:
+def _draw(rng: np.random.Generator) -> Columns:
     """The next patients of the stream; those outside the limits are left out."""
     first, second, third = rng.standard_normal((3, _BATCH))
     second = PRESSURE_CORRELATION * first + np.sqrt(1 - PRESSURE_CORRELATION**2) * second
-    table: Table = {
+    table: Columns = {
         "age": rng.integers(AGE[0], AGE[1], _BATCH, endpoint=True),
         "systolic_bp": SYSTOLIC[0] + SYSTOLIC[1] * first,
         "diastolic_bp": DIASTOLIC[0] + DIASTOLIC[1] * second,
@@ -140,38 +151,36 @@ def _draw(rng: np.random.Generator) -> Table:
     for name, feature in SCHEMA.features.items():
         if isinstance(feature, Number):
             admitted &= (table[name] >= feature.low) & (table[name] <= feature.high)
-    return {name: column[admitted] for name, column in table.items()}
+    return rows(table, admitted)
 
 
-def _stream(seed: int) -> Iterator[Table]:
-    """The same endless sequence of patients for a seed, numbered in order of arrival."""
+def _stream(seed: int) -> Iterator[Columns]:
+    """An endless sequence of patients, the same for a seed, numbered in order of arrival."""
     rng = np.random.default_rng([seed, 0x_CA_2D_10])
     arrived = 0
     while True:
         table = _draw(rng)
-        size = len(table["age"])
-        yield {
-            "patient_id": np.arange(arrived, arrived + size),
-            **table,
-            OUTCOME: (risk_points(table) > THRESHOLD).astype(np.int8),
-        }
-        arrived += size
+        names = np.arange(arrived, arrived + len(table["age"]))
+        high = (risk_points(table) > THRESHOLD).astype(np.int8)
+        yield {"patient_id": names, **table, OUTCOME: high}
+        arrived += len(names)
 
 
 def _scaled(patients: int) -> list[int]:
-    """Table 3's sizes for another number of patients: largest remainders, at least one patient each."""
+    """Table 3's sizes for another number of patients: largest remainders, at least one patient
+    each."""
     exact = [size * patients / 30_000 for _, size in HOSPITALS]
     sizes = [max(1, int(size)) for size in exact]
     order = sorted(range(len(exact)), key=lambda i: int(exact[i]) - exact[i])
     for i in order[: max(0, patients - sum(sizes))]:
         sizes[i] += 1
-    sizes[0] -= sum(sizes) - patients  # only for a handful of patients, where the minimum of one went over
+    sizes[0] -= sum(sizes) - patients  # for a handful of patients, the minimum of one is too many
     return sizes
 
 
-def _fill(seed: int, sizes: list[int], specialised: bool) -> list[Table]:
-    """The first patients of the stream that belong to each hospital, as many as it takes."""
-    parts: list[list[Table]] = [[] for _ in sizes]
+def _fill(seed: int, sizes: list[int], specialised: bool) -> list[Columns]:
+    """The first patients of the stream that belong to each hospital."""
+    parts: list[list[Columns]] = [[] for _ in sizes]
     missing = np.array(sizes)
     for table in _stream(seed):
         if not missing.any():
@@ -184,9 +193,11 @@ def _fill(seed: int, sizes: list[int], specialised: bool) -> list[Table]:
             chosen = [np.arange(a, b) for a, b in zip(np.append(0, ends[:-1]), ends, strict=True)]
         for i in np.flatnonzero(missing):
             if len(chosen[i]):
-                parts[i].append({name: column[chosen[i]] for name, column in table.items()})
+                parts[i].append(rows(table, chosen[i]))
                 missing[i] -= len(chosen[i])
-    return [{name: np.concatenate([part[name] for part in own]) for name in own[0]} for own in parts]
+    return [
+        {name: np.concatenate([part[name] for part in own]) for name in own[0]} for own in parts
+    ]
 
 
 def cardio(
@@ -197,52 +208,37 @@ def cardio(
     sites: int = 5,
     test_fraction: float = 0.0,
 ) -> Cohort:
-    """The cohort, either at the paper's five specialised hospitals or dealt out evenly to ``sites`` hospitals.
+    """The cohort, either at the paper's five specialised hospitals or dealt out evenly to ``sites``
+    hospitals.
 
-    ``patients`` other than 30,000 scales the hospitals in proportion. ``test_fraction`` adds fresh patients to each
-    site for testing (that share of its training patients), so that the training sizes stay those of the paper.
+    ``patients`` other than 30,000 scales the hospitals in proportion. ``test_fraction`` adds fresh
+    patients to each site for testing (that share of its training patients), so that the training
+    sizes stay those of the paper.
 
     >>> [(site.name, len(site.table["age"])) for site in cardio(1).sites][:2]
     [('young-clinic', 13130), ('cardiology', 4730)]
     """
+    one_of("cardio", "split", split, "specialised", "iid")
+    within("cardio", "test_fraction", test_fraction, 0, 10)
     specialised = split == "specialised"
-    _check(split, patients, sites, test_fraction)
-    if specialised:
-        names, sizes = [name for name, _ in HOSPITALS], _scaled(patients)
-    else:
+    if specialised and sites != len(HOSPITALS):
+        raise StudyError(
+            f"cohort cardio: the specialised split has 5 sites, found sites = {sites}; set split = "
+            '"iid"'
+        )
+    if not 1 <= sites <= patients:
+        found = f"{sites} sites, {patients} patients"
+        raise StudyError(f"cohort cardio: expected 1 <= sites <= patients, found {found}")
+    names, sizes = [name for name, _ in HOSPITALS], _scaled(patients)
+    where = "at its five specialised hospitals"
+    if not specialised:
         names = [f"hospital-{i + 1}" for i in range(sites)]
         sizes = [patients // sites + (i < patients % sites) for i in range(sites)]
-    fresh = [round(test_fraction * size) for size in sizes]
-    tables = _fill(seed, [a + b for a, b in zip(sizes, fresh, strict=True)], specialised)
+        where = f"dealt out evenly to {sites} hospitals"
+    tables = _fill(seed, [size + round(test_fraction * size) for size in sizes], specialised)
     members = tuple(
-        CohortSite(
-            name=name,
-            region="generated",
-            table={column: values[:size] for column, values in table.items()},
-            test={column: values[size:] for column, values in table.items()} if extra else None,
-        )
-        for name, size, extra, table in zip(names, sizes, fresh, tables, strict=True)
+        site_of(name, "generated", table, size)
+        for name, size, table in zip(names, sizes, tables, strict=True)
     )
-    return Cohort(
-        name="cardio",
-        outcome=OUTCOME,
-        schema=SCHEMA,
-        sites=members,
-        description=(
-            f"{patients:,} generated patients in the manner of paper 001 (FedCVR), "
-            + ("at its five specialised hospitals" if specialised else f"dealt out evenly to {sites} hospitals")
-            + f"; seed {seed}. No real patient is in it."
-        ),
-    )
-
-
-def _check(split: str, patients: int, sites: int, test_fraction: float) -> None:
-    """The options, once, with the fix."""
-    if split not in ("specialised", "iid"):
-        raise StudyError(f'cohort cardio: split must be "specialised" or "iid", found {split!r}')
-    if split == "specialised" and sites != len(HOSPITALS):
-        raise StudyError(f'cohort cardio: the specialised split has 5 sites, found sites = {sites}; set split = "iid"')
-    if not 1 <= sites <= patients:
-        raise StudyError(f"cohort cardio: expected 1 <= sites <= patients, found {sites} sites, {patients} patients")
-    if not 0 <= test_fraction <= 10:
-        raise StudyError(f"cohort cardio: test_fraction must be from 0 to 10, found {test_fraction}")
+    words = f"{patients:,} generated patients in the manner of FedCVR, {where}; seed {seed}."
+    return Cohort("cardio", OUTCOME, SCHEMA, members, f"{words} No real patient is in it.")

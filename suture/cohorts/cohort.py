@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from suture.site.schema import Schema
+from suture.errors import StudyError
+from suture.schema.table import Schema
+
+Columns = dict[str, NDArray[Any]]
+"""A table: a column's name and its values."""
 
 
 @dataclass(frozen=True)
 class CohortSite:
-    """One site's rows as columns; ``test`` holds patients never trained on, where the cohort sets some apart."""
+    """One site's rows; ``test`` holds patients never trained on, where the cohort sets some
+    apart."""
 
     name: str
     region: str
-    table: dict[str, NDArray[Any]] = field(repr=False)
-    test: dict[str, NDArray[Any]] | None = field(default=None, repr=False)
+    table: Columns = field(repr=False)
+    test: Columns | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -31,4 +38,40 @@ class Cohort:
     description: str
     generated: bool = True
     classes: int | tuple[str, ...] = 2
-    """How many outcomes are told apart, or their labels in order."""
+    """How many outcomes there are, or their labels in order."""
+
+
+def rows(table: Columns, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:
+    """Some rows of a table."""
+    return {name: column[chosen] for name, column in table.items()}
+
+
+def site_of(name: str, region: str, table: Columns, size: int) -> CohortSite:
+    """A site that trains on the first ``size`` rows and is tested on the others."""
+    fresh = len(next(iter(table.values()))) > size
+    test = rows(table, slice(size, None)) if fresh else None
+    return CohortSite(name, region, rows(table, slice(size)), test)
+
+
+def one_of(cohort: str, option: str, value: str, *choices: str) -> None:
+    """Refuse an option that is none of the choices.
+
+    >>> one_of("cardio", "split", "random", "specialised", "iid")
+    Traceback (most recent call last):
+    suture.errors.StudyError: cohort cardio: split must be "specialised" or "iid", found 'random'
+    """
+    if value not in choices:
+        expected = " or ".join(f'"{choice}"' for choice in choices)
+        raise StudyError(f"cohort {cohort}: {option} must be {expected}, found {value!r}")
+
+
+def within(cohort: str, option: str, value: float, low: float, high: float = math.inf) -> None:
+    """Refuse a number outside its limits.
+
+    >>> within("icu", "test_fraction", 11, 0, 10)
+    Traceback (most recent call last):
+    suture.errors.StudyError: cohort icu: test_fraction must be from 0 to 10, found 11
+    """
+    if not low <= value <= high:
+        limits = f"at least {low:,}" if high == math.inf else f"from {low:,} to {high:,}"
+        raise StudyError(f"cohort {cohort}: {option} must be {limits}, found {value}")

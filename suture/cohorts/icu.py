@@ -1,36 +1,40 @@
-"""A generated federation of intensive care units in the manner of paper 000 (VEIL): 152 hospitals, 90 encoded features.
+"""A generated federation of intensive care units in the manner of VEIL: 152 hospitals, 90 encoded
+features.
 
-The paper uses the eICU database, which cannot be shipped. What it prints is kept: 152 hospitals, vital signs as mean,
-minimum, maximum and standard deviation over 24 hours, laboratory tests as means, demographics and hospital traits, 90
-inputs after encoding, 8.9 % of patients die in hospital. Everything else is *chosen*: readings from clinical knowledge, and the
-strength of curves and products in round figures that make risk visibly non-linear. Pooled models were looked at for
+The paper uses the eICU database, which cannot be shipped. What it prints is kept: 152 hospitals,
+vital signs as mean, minimum, maximum and standard deviation over 24 hours, laboratory tests as
+means, demographics and hospital traits, 90 inputs after encoding, 8.9 % of patients die in
+hospital. Everything else is *chosen*: readings from clinical knowledge, and the strength of curves
+and products in round figures that make risk visibly non-linear. Pooled models were looked at for
 that (logistic regression on the 90 inputs, and boosted trees); no private or federated method was.
 
-- A patient has six hidden organ states (circulation, breathing, kidney, liver, infection, consciousness), correlated
-  through one general severity. Vital signs and tests are noisy readings of them. Risk is *not* computed from the
-  declared thresholds or normal ranges: it is a smooth function (`_risk`) of the hidden states and of the true course of
-  a few signs, with curves that bend both ways, products of states, and a part that no feature shows.
-- Hospitals differ in size (log-normal, 30 to several thousand), case mix, ethnicity, the calibration of their
-  laboratory, which tests they order (sicker patients are tested more) and in outcome (a random effect of 0.3 on the log
-  odds, a fifth of it explained by teaching status and size).
-- Ethnicity and sex have no effect of their own. They are unevenly spread over hospitals, so a model can pick them up as
-  stand-ins for the hospital: that is what the warnings on protected attributes are there for.
+- A patient has six hidden organ states (circulation, breathing, kidney, liver, infection,
+  consciousness), correlated through one general severity. Vital signs and tests are noisy readings
+  of them. Risk is *not* computed from the declared thresholds or normal ranges: it is a smooth
+  function (`_risk`) of the hidden states and of the true course of a few signs, with curves that
+  bend both ways, products of states, and a part that no feature shows.
+- Hospitals differ in size (log-normal, 30 to several thousand), case mix, ethnicity, the
+  calibration of their laboratory, which tests they order (sicker patients are tested more) and in
+  outcome (a random effect of 0.3 on the log odds, a fifth of it explained by teaching status and
+  size).
+- Ethnicity and sex have no effect of their own. They are unevenly spread over hospitals, so a model
+  can pick them up as stand-ins for the hospital: that is what the warnings on protected attributes
+  are there for.
 - `INTERCEPT` is solved so that 8.9 % die.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.cohort import Cohort, Columns, site_of, within
 from suture.errors import StudyError
-from suture.site.schema import Category, Flag, Number, Schema, Thresholds
+from suture.schema.table import Category, Feature, Flag, Number, Schema, Thresholds
 
-Table = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 OUTCOME = "died_in_hospital"
@@ -46,7 +50,8 @@ OTHER_WAY = {
     "respiratory_rate": 0.15, "sodium": 0.5, "potassium": 0.3, "glucose": 0.2, "white_cells": 0.35, "ph": 0.35,
     "bicarbonate": 0.2,
 }  # fmt: skip
-"""The share of patients in whom illness drives a reading the other way (slow pulse, low temperature, few white cells)."""
+"""The share of patients in whom illness drives a reading the other way (slow pulse, low
+temperature, few white cells)."""
 
 
 class _Vital(NamedTuple):
@@ -135,68 +140,54 @@ _SUMMARIES = {"mean": "mean", "min": "lowest", "max": "highest", "std": "variati
 
 
 def _schema() -> Schema:
-    features: dict[str, Any] = {
-        "age": Number(
-            low=18, high=90, unit="years", label="Age", thresholds=Thresholds(high=(65, 75, 85)), missing="refuse"
-        ),
+    features: dict[str, Feature] = {
+        "age": Number(low=18, high=90, unit="years", label="Age", missing="refuse",
+                      thresholds=Thresholds(high=(65, 75, 85))),
         "sex": Category(values=("F", "M"), label="Sex", protected=True, missing="fill"),
         "ethnicity": Category(values=ETHNICITIES, label="Ethnicity", protected=True, missing="fill"),
-        "bmi": Number(
-            low=12, high=60, unit="kg/m²", label="Body mass index", normal=(18.5, 30), thresholds=Thresholds(high=(40,))
-        ),
-    }
-    for name, vital in VITALS.items():
-        cuts = Thresholds(low=vital.low, high=vital.high)
+        "bmi": Number(low=12, high=60, unit="kg/m²", label="Body mass index", normal=(18.5, 30),
+                      thresholds=Thresholds(high=(40,))),
+    }  # fmt: skip
+    for name, sign in VITALS.items():
+        cuts = Thresholds(low=sign.low, high=sign.high)
+        low, high = sign.bounds
         for key, word in _SUMMARIES.items():
-            label = f"{vital.label}, {word}"
+            plain = Number(low=low, high=high, label=f"{sign.label}, {word}", unit=sign.unit)
+            more = {"normal": sign.normal, "thresholds": cuts, "missing": "fill"}
             if key == "std":
-                high, cuts_std = 5 * vital.swing, Thresholds(high=(2 * vital.swing,))
-                features[f"{name}_std"] = Number(
-                    low=0,
-                    high=high,
-                    unit=vital.unit,
-                    label=label,
-                    thresholds=cuts_std,
-                    missing="fill",
-                )
-            else:
-                low, high = vital.bounds
-                features[f"{name}_{key}"] = Number(
-                    low=low,
-                    high=high,
-                    unit=vital.unit,
-                    label=label,
-                    missing="fill",
-                    normal=vital.normal,
-                    thresholds=cuts,
-                )
+                wide = Thresholds(high=(2 * sign.swing,))
+                more = {"low": 0, "high": 5 * sign.swing, "thresholds": wide, "missing": "fill"}
+            features[f"{name}_{key}"] = plain.model_copy(update=more)
     for name, lab in LABS.items():
+        cuts = Thresholds(low=lab.low, high=lab.high)
+        low, high = lab.bounds
         features[name] = Number(
-            low=lab.bounds[0],
-            high=lab.bounds[1],
-            unit=lab.unit,
-            label=lab.label,
-            normal=lab.normal,
-            thresholds=Thresholds(low=lab.low, high=lab.high),
+            low=low, high=high, unit=lab.unit, label=lab.label, normal=lab.normal, thresholds=cuts
         )
-    features |= {
-        "unit_type": Category(values=UNITS, label="Unit", proxy=True, missing="fill"),
-        "source": Category(values=SOURCES, label="Admitted from", proxy=True, missing="fill"),
-        "teaching": Flag(label="Teaching hospital", proxy=True, missing="fill"),
-        "region": Category(values=REGIONS, label="Region", proxy=True, missing="fill"),
-        "beds": Category(values=BEDS, label="Hospital beds", proxy=True, missing="fill"),
+    traits = {
+        "unit_type": ("Unit", UNITS),
+        "source": ("Admitted from", SOURCES),
+        "teaching": ("Teaching hospital", None),
+        "region": ("Region", REGIONS),
+        "beds": ("Hospital beds", BEDS),
     }
+    for name, (label, values) in traits.items():
+        features[name] = (
+            Category(values=values, label=label, proxy=True, missing="fill")
+            if values
+            else Flag(label=label, proxy=True, missing="fill")
+        )
     return Schema(patient="patient_id", groups=("sex", "ethnicity"), features=features)
 
 
 SCHEMA = _schema()
-"""90 encoded inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests and their absence, 19 of unit and hospital."""
+"""90 encoded inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests and their absence,
+19 of unit and hospital."""
 
 
 class _Hospital(NamedTuple):
     """What is particular about one hospital."""
 
-    size: int
     mix: Floats
     shifts: dict[str, float]
     ordering: dict[str, float]
@@ -209,19 +200,22 @@ class _Hospital(NamedTuple):
 
 
 def sizes(hospitals: int, patients: int) -> list[int]:
-    """How many patients each hospital has: quantiles of a log-normal, in a mixed order, at least 30.
+    """How many patients each hospital has: quantiles of a log-normal, shuffled, at least 30.
 
     >>> found = sizes(152, 76_000)
     >>> min(found), max(found), abs(sum(found) - 76_000) < 500
     (30, 4244, True)
     """
     quantile = np.exp(0.95 * ndtri((np.arange(hospitals) + 0.5) / hospitals))
-    scaled = np.maximum(np.minimum(30, patients // hospitals), np.round(quantile * patients / quantile.sum()))
+    least = np.minimum(30, patients // hospitals)
+    scaled = np.maximum(least, np.round(quantile * patients / quantile.sum()))
     order = np.random.default_rng(152).permutation(hospitals)
     return [int(size) for size in scaled[order]]
 
 
-def icu(seed: int, *, hospitals: int = HOSPITALS, patients: int = PATIENTS, test_fraction: float = 0.0) -> Cohort:
+def icu(
+    seed: int, *, hospitals: int = HOSPITALS, patients: int = PATIENTS, test_fraction: float = 0.0
+) -> Cohort:
     """The federation. ``test_fraction`` adds fresh patients to each hospital for testing.
 
     >>> cohort = icu(1, hospitals=3, patients=600)
@@ -229,33 +223,21 @@ def icu(seed: int, *, hospitals: int = HOSPITALS, patients: int = PATIENTS, test
     (90, [154, 385, 61])
     """
     if not 1 <= hospitals <= patients:
-        raise StudyError(f"cohort icu: expected 1 <= hospitals <= patients, found {hospitals} and {patients}")
-    if not 0 <= test_fraction <= 10:
-        raise StudyError(f"cohort icu: test_fraction must be from 0 to 10, found {test_fraction}")
+        found = f"{hospitals} and {patients}"
+        raise StudyError(f"cohort icu: expected 1 <= hospitals <= patients, found {found}")
+    within("icu", "test_fraction", test_fraction, 0, 10)
     members = []
     for i, size in enumerate(sizes(hospitals, patients)):
         rng = np.random.default_rng([seed, 0x1C0, i])
         place = _hospital(rng, size)
-        extra = round(test_fraction * size)
-        table = _patients(rng, place, size + extra, first=i * 10_000_000)
-        members.append(
-            CohortSite(
-                name=f"hospital-{i + 1:03d}",
-                region=REGIONS[place.region],
-                table={name: column[:size] for name, column in table.items()},
-                test={name: column[size:] for name, column in table.items()} if extra else None,
-            )
-        )
-    return Cohort(
-        name="icu",
-        outcome=OUTCOME,
-        schema=SCHEMA,
-        sites=tuple(members),
-        description=(
-            f"{patients:,} generated intensive care patients at {hospitals} hospitals, in the manner of paper 000 (VEIL); "
-            f"seed {seed}. No real patient is in it."
-        ),
+        count = size + round(test_fraction * size)
+        table = _patients(rng, place, count, first=i * 10_000_000)
+        members.append(site_of(f"hospital-{i + 1:03d}", REGIONS[place.region], table, size))
+    words = (
+        f"{patients:,} generated intensive care patients at {hospitals} hospitals, in the manner of "
+        f"VEIL; seed {seed}. No real patient is in it."
     )
+    return Cohort("icu", OUTCOME, SCHEMA, tuple(members), words)
 
 
 def _hospital(rng: np.random.Generator, size: int) -> _Hospital:
@@ -267,21 +249,12 @@ def _hospital(rng: np.random.Generator, size: int) -> _Hospital:
     ordering = {name: rng.normal(0, 0.8) for name in LABS}
     shifts = {name: rng.normal(0, 0.25) for name in (*LABS, *VITALS)}
     effect = rng.normal(0, 0.27) - 0.15 * teaching + 0.08 * (beds - 1.5) * -1
-    return _Hospital(
-        size,
-        rng.normal(0, 0.28, len(STATES)),
-        shifts,
-        ordering,
-        float(effect),
-        ethnicity,
-        rng.dirichlet(np.array([0.5, 0.12, 0.08, 0.15, 0.07, 0.08]) * 5),
-        teaching,
-        region,
-        beds,
-    )
+    mix = rng.normal(0, 0.28, len(STATES))
+    units = rng.dirichlet(np.array([0.5, 0.12, 0.08, 0.15, 0.07, 0.08]) * 5)
+    return _Hospital(mix, shifts, ordering, float(effect), ethnicity, units, teaching, region, beds)
 
 
-def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int) -> Table:
+def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int) -> Columns:
     general = rng.standard_normal(count)
     own = rng.standard_normal((count, len(STATES)))
     states = place.mix + 0.55 * general[:, None] + np.sqrt(1 - 0.55**2) * own
@@ -291,12 +264,15 @@ def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int
     age = np.clip(np.round(rng.normal(64, 16, count) + 2 * general), 18, 90)
     unit = rng.choice(len(UNITS), count, p=place.units)
     source = rng.choice(len(SOURCES), count, p=[0.52, 0.18, 0.2, 0.1])
-    table: Table = {
+    female = rng.random(count) < 0.46
+    ethnicity = rng.choice(len(ETHNICITIES), count, p=place.ethnicity)
+    unweighed, bmi = rng.random(count) < 0.06, np.clip(rng.normal(28.5, 6.5, count), 12, 60)
+    table: Columns = {
         "patient_id": np.arange(first, first + count),
         "age": age,
-        "sex": np.where(rng.random(count) < 0.46, "F", "M"),
-        "ethnicity": np.array(ETHNICITIES)[rng.choice(len(ETHNICITIES), count, p=place.ethnicity)],
-        "bmi": np.where(rng.random(count) < 0.06, np.nan, np.clip(rng.normal(28.5, 6.5, count), 12, 60)),
+        "sex": np.where(female, "F", "M"),
+        "ethnicity": np.array(ETHNICITIES)[ethnicity],
+        "bmi": np.where(unweighed, np.nan, bmi),
         "unit_type": np.array(UNITS)[unit],
         "source": np.array(SOURCES)[source],
         "teaching": np.full(count, int(place.teaching)),
@@ -310,8 +286,11 @@ def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int
     return table
 
 
-def _driven(rng: np.random.Generator, name: str, loads: dict[str, float], by: dict[str, Floats]) -> Floats:
-    """What the hidden states do to a reading: little in the healthy, much in the ill, in some the other way round."""
+def _driven(
+    rng: np.random.Generator, name: str, loads: dict[str, float], by: dict[str, Floats]
+) -> Floats:
+    """What the hidden states do to a reading: little in the healthy, much in the ill, and in some
+    patients the other way."""
     count = len(by[STATES[0]])
     way = np.where(rng.random(count) < OTHER_WAY.get(name, 0.0), -1.0, 1.0)
     moved: Floats = np.zeros(count)
@@ -320,8 +299,11 @@ def _driven(rng: np.random.Generator, name: str, loads: dict[str, float], by: di
     return moved
 
 
-def _vitals(rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], table: Table) -> dict[str, Floats]:
-    """Mean, lowest, highest and variation of each sign; returns the true mean in units of its spread."""
+def _vitals(
+    rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], table: Columns
+) -> dict[str, Floats]:
+    """Mean, lowest, highest and variation of each sign; returns the true mean in units of its
+    spread."""
     course = {}
     for name, vital in VITALS.items():
         count = len(table["age"])
@@ -332,16 +314,25 @@ def _vitals(rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], t
         course[name] = part
         down, up = (np.abs(rng.normal(1.5, 0.45, count)) for _ in range(2))
         low, high = vital.bounds
-        for key, value in {"mean": mean, "min": mean - down * swing, "max": mean + up * swing}.items():
+        for key, value in (
+            ("mean", mean),
+            ("min", mean - down * swing),
+            ("max", mean + up * swing),
+        ):
             table[f"{name}_{key}"] = np.clip(value, low, high)
         table[f"{name}_std"] = np.clip(swing, 0, 5 * vital.swing)
     return course
 
 
 def _labs(
-    rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], general: Floats, table: Table
+    rng: np.random.Generator,
+    place: _Hospital,
+    by: dict[str, Floats],
+    general: Floats,
+    table: Columns,
 ) -> dict[str, Floats]:
-    """Tests with the hospital's calibration; not every test is ordered. Returns what the body has, in units of spread."""
+    """Tests with the hospital's calibration; not every test is ordered. Returns what the body has,
+    in units of spread."""
     tests = {}
     for name, lab in LABS.items():
         part = rng.standard_normal(len(general))
@@ -365,7 +356,8 @@ def _risk(
     general: Floats,
     rng: np.random.Generator,
 ) -> Floats:
-    """Log odds of death: curves and products of hidden states, a part of the signs, and a part that nothing shows."""
+    """Log odds of death: curves and products of hidden states, a part of the signs, and a part that
+    nothing shows."""
     c, b, k, v, i, n = (by[state] for state in STATES)
 
     def softly(x: Floats) -> Floats:

@@ -1,33 +1,34 @@
-"""Generated Ebola treatment centres in the manner of paper 003 (iFedAvg): sizes and rates of its Tables 7 and 8.
+"""Generated Ebola treatment centres in the manner of iFedAvg: sizes and rates of its Tables 7 and 8.
 
-The real data (Ebola Data Platform) are not public. *Paper* below: printed there. *Chosen*: ours, round figures in the
-range that published triage and prognosis scores describe (Hartley et al. 2017), not fitted to anything.
+The real data (Ebola Data Platform) are not public. *Paper* below: printed there. *Chosen*: ours,
+round figures in the range that published triage and prognosis scores describe (Hartley et al.
+2017), not fitted to anything.
 
-Sizes and rates: *paper*, Table 7 (prognosis: deaths among confirmed patients) and Table 8 (diagnosis: confirmed among
-    suspects), row by row. Every centre has exactly its printed number of training patients with the outcome, rounded.
-Symptoms, age, sex, contact, malaria, referral time, Ct value (prognosis): *chosen*, see `SIGNS` and `_numbers`. Given
-    the outcome they are drawn independently, so the outcome is what ties them together.
-Variation: every centre has its own small shift of each symptom's log-odds and of each number's mean (`variation`, in
-    logits and standard deviations), in the clean twin too: no two hospitals are alike.
-Missing at random: 6 % of every column, everywhere. *Chosen*.
-Faults (`faults = "planted"`), after the paper's examples; the clean twin (`"none"`) has the same patients without them:
-    diagnosis: Foya records diarrhoea and malaria for confirmed patients only (Figures 4, 17); Kalihun never records
-    malaria (Figure 17) and its referral times are longer (Figure 16).
-    prognosis: Freetown's Ct values are more concentrated (Figure 3); Port-Loko gives viral load on another scale.
+- Sizes and rates: *paper*, Table 7 (prognosis: deaths among confirmed patients) and Table 8
+  (diagnosis: confirmed among suspects), row by row. Every centre has exactly its printed number of
+  training patients with the outcome, rounded.
+- Symptoms, age, sex, contact, malaria, referral time, Ct value (prognosis): *chosen*, see `SIGNS`
+  and `_numbers`. Given the outcome they are drawn independently, so only the outcome ties them.
+- Variation: every centre has its own small shift of each symptom's log-odds and of each number's
+  mean (`variation`, in logits and standard deviations), in the clean twin too.
+- Missing at random: 6 % of every column, everywhere. *Chosen*.
+- Faults (`faults = "planted"`), after the paper's examples; the clean twin (`"none"`) has the same
+  patients without them:
+    diagnosis: Foya records diarrhoea and malaria for confirmed patients only (Figures 4, 17);
+    Kalihun never records malaria (Figure 17) and its referral times are longer (Figure 16).
+    prognosis: Freetown's Ct values are more concentrated (Figure 3); Port-Loko gives viral load on
+    another scale.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.cohort import Cohort, CohortSite, Columns, one_of, within
 from suture.cohorts.faults import Fault, plant
-from suture.cohorts.paper_split import split_as_printed
-from suture.errors import StudyError
-from suture.site.schema import Flag, Number, Schema
+from suture.cohorts.public import split_as_printed
+from suture.schema.table import Flag, Number, Schema
 
 PROGNOSIS = {
     "Guéckédou": (1366, 0.6698), "Monrovia": (1154, 0.5685), "Kalihun": (852, 0.4437),
@@ -67,13 +68,15 @@ MISSING = 0.06
 OUTCOME = "outcome"
 _BOUNDS = {
     "age": Number(low=0, high=95, unit="years", label="Age"),
-    "referral_time": Number(low=0, high=30, unit="days", label="Days from first symptom to admission"),
+    "referral_time": Number(
+        low=0, high=30, unit="days", label="Days from first symptom to admission"
+    ),
     "ct": Number(low=8, high=45, unit="cycles", label="Viral load (Ct value; lower is more virus)"),
 }
 
 
 def _schema(task: str, missing: str) -> Schema:
-    numbers = {name: feature for name, feature in _BOUNDS.items() if name != "ct" or task == "prognosis"}
+    numbers = {name: one for name, one in _BOUNDS.items() if name != "ct" or task == "prognosis"}
     flags = {name: Flag(label=name.replace("_", " ").capitalize()) for name in SIGNS}
     schema = Schema(patient="patient_id", groups=("male",), features={**numbers, **flags})
     return schema.model_copy(update={"missing": missing})
@@ -81,11 +84,13 @@ def _schema(task: str, missing: str) -> Schema:
 
 def _numbers(
     task: str, y: NDArray[np.int8], own: dict[str, float], rng: np.random.Generator
-) -> dict[str, NDArray[Any]]:
-    """Age, referral time and Ct, given the outcome and the centre's own shifts (in standard deviations)."""
+) -> Columns:
+    """Age, referral time and Ct, given the outcome and the centre's own shifts (in standard
+    deviations)."""
     n, old = len(y), 4.0 if task == "prognosis" else 1.0
     age = rng.normal(31 + old * y + 15 * own["age"], 15, n)
-    time = rng.gamma(2.6, (1.9 + 0.35 * y * (task == "diagnosis")) * np.exp(0.6 * own["referral_time"]), n)
+    scale = (1.9 + 0.35 * y * (task == "diagnosis")) * np.exp(0.6 * own["referral_time"])
+    time = rng.gamma(2.6, scale, n)
     found = {"age": np.clip(age, 0, 95).round(), "referral_time": np.clip(time, 0, 30)}
     if task == "prognosis":
         found["ct"] = np.clip(rng.normal(27.5 - 5.0 * y + 4.5 * own["ct"], 4.5), 8, 45)
@@ -93,12 +98,13 @@ def _numbers(
 
 
 def _table(
-    task: str, name: str, patients: int, rate: float, own: dict[str, float], rng: np.random.Generator
-) -> dict[str, NDArray[Any]]:
+    task: str, name: str, size: tuple[int, float], own: dict[str, float], rng: np.random.Generator
+) -> Columns:
+    patients, rate = size
     y = np.zeros(patients, np.int8)
     y[: round(patients * rate)] = 1
     rng.shuffle(y)
-    table: dict[str, NDArray[Any]] = {"patient_id": np.array([f"{name}-{i}" for i in range(patients)])}
+    table: Columns = {"patient_id": np.array([f"{name}-{i}" for i in range(patients)])}
     table.update(_numbers(task, y, own, rng))
     for sign, shares in SIGNS.items():
         p = np.array(shares[task == "prognosis"])[y]
@@ -124,35 +130,32 @@ def outbreak(
 ) -> Cohort:
     """The treatment centres; ``flip`` names a centre whose outcome is turned round (Figure 19).
 
-    With ``test_fraction`` fresh patients are drawn for testing and everybody printed is trained on; with
-    ``split = "paper"`` (and ``test_fraction = 0``) test patients are taken out of those printed, as the paper does.
+    With ``test_fraction`` fresh patients are drawn for testing and everybody printed is trained on;
+    with ``split = "paper"`` (and ``test_fraction = 0``) test patients are taken out of those
+    printed, as the paper does.
 
     >>> [(site.name, len(site.table["age"])) for site in outbreak(1).sites][:2]
     [('Donka', 1975), ('Guéckédou', 1517)]
     """
-    if task not in FAULTS or faults not in ("planted", "none") or missing not in ("indicator", "fill"):
-        raise StudyError(
-            'cohort outbreak: task must be "diagnosis" or "prognosis", faults "planted" or "none", missing "indicator" or '
-            f'"fill", found {task!r}, {faults!r} and {missing!r}'
-        )
-    if not 0 <= test_fraction <= 10 or variation < 0:
-        raise StudyError("cohort outbreak: expected 0 <= test_fraction <= 10 and variation >= 0")
+    one_of("outbreak", "task", task, *FAULTS)
+    one_of("outbreak", "faults", faults, "planted", "none")
+    one_of("outbreak", "missing", missing, "indicator", "fill")
+    within("outbreak", "test_fraction", test_fraction, 0, 10)
+    within("outbreak", "variation", variation, 0)
     centres = PROGNOSIS if task == "prognosis" else DIAGNOSIS
-    if flip and flip not in centres:
-        raise StudyError(f"cohort outbreak: flip must name one of {', '.join(centres)}, found {flip!r}")
+    one_of("outbreak", "flip", flip, "", *centres)
     schema, sites = _schema(task, missing), []
     for i, (name, (patients, rate)) in enumerate(centres.items()):
         rng = np.random.default_rng([seed, 0x0E_B0_1A, task == "prognosis", i])
         own = {column: variation * float(rng.standard_normal()) for column in schema.features}
-        table = _table(task, name, patients, rate, own, rng)
+        table = _table(task, name, (patients, rate), own, rng)
         fresh = round(test_fraction * patients)
-        test = _table(task, f"{name}-test", fresh, rate, own, rng) if fresh else None
+        test = _table(task, f"{name}-test", (fresh, rate), own, rng) if fresh else None
         sites.append(CohortSite(name, "generated", table, test))
     planted = FAULTS[task] if faults == "planted" else ()
     if flip:
         planted = (*planted, Fault(flip, OUTCOME, "flip"))
-    words = (
-        f"Generated Ebola treatment centres in the manner of paper 003, {task}; seed {seed}. No real patient is in it."
-    )
+    words = f"Generated Ebola treatment centres in the manner of iFedAvg, {task}; seed {seed}."
+    words += " No real patient is in it."
     whole = plant(Cohort("outbreak", OUTCOME, schema, tuple(sites), words), planted, seed)
     return split_as_printed(whole, split, seed)

@@ -1,36 +1,29 @@
-"""A table with identifiers of all eighteen Safe Harbor categories planted in it, to measure de-identification with.
+"""A table with identifiers of all eighteen Safe Harbor categories planted in it, to measure
+de-identification with.
 
-Each category stands under an honest column name and under misleading ones (social security numbers as ``lab_value_2``),
-beside harmless columns, some of which look like identifiers (``phone_consult``, five-digit procedure codes, drugs with
-two capitalised words). Half of the people have names that are on no list of common names. Everybody is invented.
+Each category is under an honest column name and under misleading ones (social security numbers as
+``lab_value_2``), beside harmless columns, some of which look like identifiers
+(``phone_consult``, five-digit procedure codes, drugs with two capitalised words). Half of the
+people have names that are on no list of common names. Everybody is invented.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Rng = np.random.Generator
-_FIRST_TEXT = (
-    "James Mary Robert Linda Wei Aoife Tamsin Bogdan Ximena Ngozi Ioana Torvald Leilani Kwame Siobhan Yevgenia"
-)
-_LAST_TEXT = (
-    "Smith Garcia Nguyen Brown Okonkwo Papadopoulos Szczepanski Thistlewood Adeyemi Kowalczyk Varga Birk Quispe"
-)
+_FIRST_TEXT = "James Mary Robert Linda Wei Aoife Tamsin Bogdan Ximena Ngozi Ioana Torvald Leilani Kwame Siobhan Yevgenia"
+_LAST_TEXT = "Smith Garcia Nguyen Brown Okonkwo Papadopoulos Szczepanski Thistlewood Adeyemi Kowalczyk Varga Birk Quispe"
 _FIRST, _LAST = _FIRST_TEXT.split(), _LAST_TEXT.split()
 _STREETS = ("Oak", "Maple", "Church", "Old Mill", "Harbour View", "Lincoln", "Third")
 _KINDS = ("Street", "Ave", "Road", "Blvd", "Lane", "Drive")
-_TOWNS = ("Boston", "Cambridge", "Worcester", "Lowell", "Pepperell", "Ashburnham", "Salem", "Quincy", "Nahant", "Lynn")
-_DRUGS = (
-    "Metformin Hydrochloride",
-    "Warfarin Sodium",
-    "Insulin Glargine",
-    "Aspirin",
-    "Lisinopril",
-    "Atorvastatin Calcium",
-)
+_TOWNS_TEXT = "Boston Cambridge Worcester Lowell Pepperell Ashburnham Salem Quincy Nahant Lynn"
+_TOWNS = _TOWNS_TEXT.split()
+_PAIRS = ("Metformin Hydrochloride", "Warfarin Sodium", "Insulin Glargine")
+_DRUGS = (*_PAIRS, "Aspirin", "Lisinopril", "Atorvastatin Calcium")
 _PROSE = (
     "seen in clinic, doing well on current treatment",
     "complains of chest pain on exertion since last week",
@@ -45,12 +38,14 @@ def _digits(rng: Rng, count: int) -> str:
     return "".join(map(str, rng.integers(0, 10, count)))
 
 
-def _mixed(rng: Rng, count: int, alphabet: Any = _ALPHABET) -> str:
+def _mixed(rng: Rng, count: int, alphabet: NDArray[np.str_] = _ALPHABET) -> str:
     return "".join(rng.choice(alphabet, count))
 
 
 def _person(rng: Rng) -> str:
-    return f"{rng.choice(_FIRST)}{'' if rng.random() < 0.5 else ' ' + rng.choice(list('ABCDEF')) + '.'} {_family(rng)}"
+    first = rng.choice(_FIRST)
+    middle = "" if rng.random() < 0.5 else f" {rng.choice(list('ABCDEF'))}."
+    return f"{first}{middle} {_family(rng)}"
 
 
 def _family(rng: Rng) -> str:
@@ -63,9 +58,8 @@ def _day(rng: Rng) -> str:
 
 def _phone(rng: Rng) -> str:
     area, middle, last = rng.integers(201, 989), rng.integers(200, 999), rng.integers(0, 10_000)
-    return [f"({area}) {middle}-{last:04d}", f"{area}-{middle}-{last:04d}", f"+1 {area} {middle} {last:04d}"][
-        rng.integers(3)
-    ]
+    form = ("({}) {}-{:04d}", "{}-{}-{:04d}", "+1 {} {} {:04d}")[rng.integers(3)]
+    return form.format(area, middle, last)
 
 
 def _vin(rng: Rng) -> str:
@@ -98,6 +92,16 @@ def _note(rng: Rng) -> str:
 
 
 Maker = Callable[[Rng], str]
+
+
+def _any(*values: str) -> Maker:
+    return lambda rng: str(rng.choice(values))
+
+
+def _whole(low: int, high: int) -> Maker:
+    return lambda rng: str(rng.integers(low, high))
+
+
 PLANTED: dict[str, tuple[str, Maker]] = {
     # column: (category, one value)
     "patient_name": ("name", _person),
@@ -105,13 +109,16 @@ PLANTED: dict[str, tuple[str, Maker]] = {
     "region_2": ("name", _person),
     "home_address": ("geography", _address),
     "zip_code": ("geography", lambda rng: f"{rng.integers(1001, 2800):05d}"),
-    "city": ("geography", lambda rng: str(rng.choice(_TOWNS))),
-    "tier": ("geography", lambda rng: f"{rng.integers(1001, 2800):05d}-{rng.integers(0, 9999):04d}"),
+    "city": ("geography", _any(*_TOWNS)),
+    "tier": (
+        "geography",
+        lambda rng: f"{rng.integers(1001, 2800):05d}-{rng.integers(0, 9999):04d}",
+    ),
     "comment_b": ("geography", _address),
-    "group_x": ("geography", lambda rng: str(rng.choice(_TOWNS))),
+    "group_x": ("geography", _any(*_TOWNS)),
     "date_of_birth": ("date", _day),
     "admission_date": ("date", _us_day),
-    "age": ("date", lambda rng: str(rng.integers(0, 104))),
+    "age": ("date", _whole(0, 104)),
     "severity": ("date", _us_day),
     "stage_code": ("date", lambda rng: _day(rng).replace("-", "")),
     "phone": ("phone", _phone),
@@ -132,13 +139,19 @@ PLANTED: dict[str, tuple[str, Maker]] = {
     "status_2": ("licence", lambda rng: f"LIC {_mixed(rng, 2)}{_digits(rng, 6)}"),
     "vin": ("vehicle", _vin),
     "arm_3": ("vehicle", _vin),
-    "cohort_tag": ("vehicle", lambda rng: f"{_mixed(rng, 3, np.array(list('BCDFGHJKLM')))}-{_digits(rng, 4)}"),
+    "cohort_tag": (
+        "vehicle",
+        lambda rng: f"{_mixed(rng, 3, np.array(list('BCDFGHJKLM')))}-{_digits(rng, 4)}",
+    ),
     "device_serial": ("device", lambda rng: _mixed(rng, 12)),
     "panel": ("device", lambda rng: ":".join(f"{v:02x}" for v in rng.integers(0, 256, 6))),
     "website": ("url", lambda rng: f"https://example.org/p/{_mixed(rng, 6)}"),
     "protocol": ("url", lambda rng: f"http://portal.example.com/{_digits(rng, 6)}"),
     "ip_address": ("ip", lambda rng: ".".join(map(str, rng.integers(1, 255, 4)))),
-    "visit_type": ("ip", lambda rng: "2001:db8::" + ":".join(f"{v:x}" for v in rng.integers(1, 65_535, 3))),
+    "visit_type": (
+        "ip",
+        lambda rng: "2001:db8::" + ":".join(f"{v:x}" for v in rng.integers(1, 65_535, 3)),
+    ),
     "fingerprint_template": ("biometric", lambda rng: _mixed(rng, 64, _BASE64)),
     "signal": ("biometric", lambda rng: "Rk1S" + _mixed(rng, 60, _BASE64)),
     "photo": ("photo", lambda rng: f"faces/{_digits(rng, 6)}.jpg"),
@@ -149,36 +162,38 @@ PLANTED: dict[str, tuple[str, Maker]] = {
     "extra": ("text", _note),
 }
 HARMLESS: dict[str, Maker] = {
-    "sex": lambda rng: str(rng.choice(["F", "M"])),
-    "state": lambda rng: str(rng.choice(["MA", "NH", "CT", "RI"])),
-    "race": lambda rng: str(rng.choice(["Asian", "Black", "White", "Other"])),
-    "heart_rate": lambda rng: str(rng.integers(45, 160)),
-    "systolic_bp": lambda rng: str(rng.integers(85, 210)),
+    "sex": _any("F", "M"),
+    "state": _any("MA", "NH", "CT", "RI"),
+    "race": _any("Asian", "Black", "White", "Other"),
+    "heart_rate": _whole(45, 160),
+    "systolic_bp": _whole(85, 210),
     "creatinine": lambda rng: f"{rng.gamma(4, 0.3):.2f}",
     "platelets": lambda rng: str(rng.integers(80, 500) * 1000),
     "weight_kg": lambda rng: f"{rng.normal(78, 15):.1f}",
-    "icd10": lambda rng: f"{rng.choice(list('ABEIJKN'))}{rng.integers(10, 99)}.{rng.integers(0, 9)}",
-    "cpt_code": lambda rng: str(rng.integers(99_201, 99_499)),
-    "drug_name": lambda rng: str(rng.choice(_DRUGS)),
-    "medication": lambda rng: str(rng.choice(_DRUGS)),
-    "diagnosis": lambda rng: str(rng.choice(["Heart Failure", "Type 2 Diabetes", "Atrial Fibrillation", "Sepsis"])),
-    "phone_consult": lambda rng: str(rng.integers(0, 2)),
-    "email_opt_in": lambda rng: str(rng.choice(["yes", "no"])),
-    "address_changed": lambda rng: str(rng.integers(0, 2)),
-    "device_count": lambda rng: str(rng.integers(0, 5)),
-    "device": lambda rng: str(rng.choice(["CPAP", "none", "pump"])),
-    "age_group": lambda rng: str(rng.choice(["18-39", "40-64", "65-89", "90+"])),
-    "los_days": lambda rng: str(rng.integers(1, 60)),
-    "days_since_admission": lambda rng: str(rng.integers(0, 400)),
-    "visit_year": lambda rng: str(rng.integers(2015, 2026)),
-    "insurance_type": lambda rng: str(rng.choice(["Medicare", "Medicaid", "Private", "None"])),
+    "icd10": lambda rng: (
+        f"{rng.choice(list('ABEIJKN'))}{rng.integers(10, 99)}.{rng.integers(0, 9)}"
+    ),
+    "cpt_code": _whole(99_201, 99_499),
+    "drug_name": _any(*_DRUGS),
+    "medication": _any(*_DRUGS),
+    "diagnosis": _any("Heart Failure", "Type 2 Diabetes", "Atrial Fibrillation", "Sepsis"),
+    "phone_consult": _whole(0, 2),
+    "email_opt_in": _any("yes", "no"),
+    "address_changed": _whole(0, 2),
+    "device_count": _whole(0, 5),
+    "device": _any("CPAP", "none", "pump"),
+    "age_group": _any("18-39", "40-64", "65-89", "90+"),
+    "los_days": _whole(1, 60),
+    "days_since_admission": _whole(0, 400),
+    "visit_year": _whole(2015, 2026),
+    "insurance_type": _any("Medicare", "Medicaid", "Private", "None"),
     "account_balance": lambda rng: f"{rng.gamma(2, 300):.2f}",
-    "smoker": lambda rng: str(rng.choice(["true", "false"])),
-    "nyha_class": lambda rng: str(rng.choice(["I", "II", "III", "IV"])),
+    "smoker": _any("true", "false"),
+    "nyha_class": _any("I", "II", "III", "IV"),
     "steps_per_day": lambda rng: str(int(rng.gamma(5, 1500))),
-    "hospital_name": lambda rng: str(rng.choice(["General", "Mercy", "University"])),
+    "hospital_name": _any("General", "Mercy", "University"),
     "risk_score": lambda rng: f"{rng.random():.4f}",
-    "died": lambda rng: str(rng.integers(0, 2)),
+    "died": _whole(0, 2),
 }
 _HONEST_TEXT = """
 patient_name LastName home_address zip_code city date_of_birth admission_date age phone fax_number email SSN mrn member_id
@@ -188,7 +203,7 @@ HONEST = frozenset(_HONEST_TEXT.split())
 
 
 def planted(rows: int, seed: int) -> dict[str, list[str]]:
-    """The table, column by column, in an order that tells nothing.
+    """The table, column by column, in an order that gives nothing away.
 
     >>> table = planted(50, 1)
     >>> len(table), len(table["SSN"]), set(HONEST) <= set(PLANTED)

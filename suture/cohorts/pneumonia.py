@@ -1,14 +1,18 @@
-"""PneumoniaMNIST, real chest radiographs of children, dealt out to hospitals (Yang et al., Scientific Data 2023, CC BY 4.0).
+"""PneumoniaMNIST, real chest radiographs of children, dealt out to hospitals (Yang et al.,
+Scientific Data 2023, CC BY 4.0).
 
-5,856 pictures of 28 x 28 pixels, pneumonia or not, with the official training, validation and test parts (4,708 / 524 /
-624; Kermany et al., Cell 2018). The training part is dealt out to ``hospitals``; the official test part (or, with
-``part = "validation"``, the validation part, to choose settings on) is dealt out evenly and becomes the sites' test
-tables, so all sites together are tested on exactly the official part.
+5,856 pictures of 28 x 28 pixels, pneumonia or not, with the official training, validation and test
+parts (4,708 / 524 / 624; Kermany et al., Cell 2018). The training part is dealt out to
+``hospitals``; the official test part (or, with ``part = "validation"``, the validation part, to
+choose settings on) is dealt out evenly and becomes the sites' test tables, so all sites together
+are tested on exactly the official part.
 
-The set names no patients. Each picture is its own unit here, and a promise made on it is a promise to a picture: some
-children of the original collection have several, and nothing in the published file says which.
+The set names no patients. Each picture is its own unit here, and a promise made on it is a promise
+to a picture: some children of the original collection have several, and nothing in the published
+file says which.
 
-The dealing is the same for every seed: real patients' ledgers outlive a run, so a hospital must keep its patients.
+The dealing is the same for every seed: real patients' ledgers outlive a run, so a hospital must
+keep its patients.
 """
 
 from __future__ import annotations
@@ -16,41 +20,43 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.anatomy import in_bytes, scanned
-from suture.cohorts.cohort import Cohort, CohortSite
+from suture.cohorts.cohort import Cohort, CohortSite, one_of, within
 from suture.cohorts.public import DOWNLOADS, data_folder
-from suture.cohorts.radiographs import LOOKS
-from suture.errors import DataError, StudyError
-from suture.site.schema import Image, Schema
+from suture.cohorts.radiographs import LOOKS, in_bytes, scanned
+from suture.errors import DataError
+from suture.schema.table import Image, Schema
 
 OUTCOME = "pneumonia"
+SPLITS = {
+    "iid": "evenly",
+    "label": "with uneven shares of each class",
+    "scanner": "evenly, each with a scanner's look",
+}
 SIDE = 28
 SKEW = 0.5
-"""Weight of the Dirichlet distribution behind ``split = "label"``: the smaller, the more hospitals differ."""
+"""Weight of the Dirichlet distribution behind ``split = "label"``: the smaller, the more hospitals
+differ."""
 FEWEST = 20
 """Training pictures that a hospital has at least."""
-SCHEMA = Schema(patient="patient_id", features={"image": Image(size=SIDE, label="Chest radiograph")})
+SCHEMA = Schema(
+    patient="patient_id", features={"image": Image(size=SIDE, label="Chest radiograph")}
+)
 
 
 def pneumonia(seed: int, *, hospitals: int = 10, split: str = "iid", part: str = "test") -> Cohort:
-    """The federation. ``split``: "iid"; "label" (each class dealt out unevenly); "scanner" (iid, each hospital's look).
-
-    With "scanner" each hospital's pictures, training and test, pass through one of the looks of cohort `radiographs`.
-    """
-    if split not in ("iid", "label", "scanner"):
-        raise StudyError(f'cohort pneumonia: split must be "iid", "label" or "scanner", found {split!r}')
-    if part not in ("test", "validation"):
-        raise StudyError(f'cohort pneumonia: part must be "test" or "validation", found {part!r}')
-    if not 1 <= hospitals <= 50:
-        raise StudyError(f"cohort pneumonia: hospitals must be from 1 to 50, found {hospitals}")
+    """The federation. ``split``: "iid"; "label" (each class dealt out unevenly); "scanner" (iid, and
+    each hospital's pictures, training and test, have one of the looks of cohort `radiographs`)."""
+    one_of("pneumonia", "split", split, *SPLITS)
+    one_of("pneumonia", "part", part, "test", "validation")
+    within("pneumonia", "hospitals", hospitals, 1, 50)
     images, labels = _part("train")
     tested, tested_labels = _part("val" if part == "validation" else "test")
     rng = np.random.default_rng(0x9E0)
-    deal = _by_label(labels, hospitals, rng) if split == "label" else _evenly(len(labels), hospitals, rng)
+    skewed = split == "label"
+    deal = _by_label(labels, hospitals, rng) if skewed else _evenly(len(labels), hospitals, rng)
     test_deal = _evenly(len(tested_labels), hospitals, rng)
     members = []
-    for i in range(hospitals):
-        mine, test = deal[i], test_deal[i]
+    for i, (mine, test) in enumerate(zip(deal, test_deal, strict=True)):
         shown, shown_test = images[mine], tested[test]
         if split == "scanner":
             look, noise = LOOKS[i % len(LOOKS)], np.random.default_rng([0x9E0, i])
@@ -58,32 +64,20 @@ def pneumonia(seed: int, *, hospitals: int = 10, split: str = "iid", part: str =
                 in_bytes(scanned(some.astype(np.float32) / np.float32(255), look, noise))
                 for some in (shown, shown_test)
             )
-        members.append(
-            CohortSite(
-                f"hospital-{i + 1:02d}",
-                "",
-                {"patient_id": _names("train", mine), "image": shown, OUTCOME: labels[mine]},
-                {"patient_id": _names(part, test), "image": shown_test, OUTCOME: tested_labels[test]},
-            )
-        )
-    words = {
-        "iid": "evenly",
-        "label": "with uneven shares of each class",
-        "scanner": "evenly, each with a scanner's look",
-    }
-    return Cohort(
-        "pneumonia",
-        OUTCOME,
-        SCHEMA,
-        tuple(members),
-        f"PneumoniaMNIST: {len(labels):,} real radiographs dealt out to {hospitals} hospitals, {words[split]}; "
-        f"tested on the official {part} part",
-        generated=False,
+        table = {"patient_id": _names("train", mine), "image": shown, OUTCOME: labels[mine]}
+        names, truth = _names(part, test), tested_labels[test]
+        held = {"patient_id": names, "image": shown_test, OUTCOME: truth}
+        members.append(CohortSite(f"hospital-{i + 1:02d}", "", table, held))
+    words = (
+        f"PneumoniaMNIST: {len(labels):,} real radiographs dealt out to {hospitals} hospitals, "
+        f"{SPLITS[split]}; tested on the official {part} part"
     )
+    return Cohort("pneumonia", OUTCOME, SCHEMA, tuple(members), words, generated=False)
 
 
 def public_images(size: int) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """The training and validation parts as public pictures of ``size`` x ``size`` within 0..1, to start networks from.
+    """The training and validation parts as public pictures of ``size`` x ``size`` within 0..1, to
+    start networks from.
 
     Bilinear, because 28 pixels do not divide evenly into other sizes.
     """
@@ -115,13 +109,16 @@ def _evenly(count: int, hospitals: int, rng: np.random.Generator) -> list[NDArra
     return [np.sort(some) for some in np.array_split(rng.permutation(count), hospitals)]
 
 
-def _by_label(labels: NDArray[np.int8], hospitals: int, rng: np.random.Generator) -> list[NDArray[np.intp]]:
+def _by_label(
+    labels: NDArray[np.int8], hospitals: int, rng: np.random.Generator
+) -> list[NDArray[np.intp]]:
     """Each class dealt out by shares of its own, drawn anew until no hospital is too small."""
     while True:
         parts: list[list[NDArray[np.intp]]] = [[] for _ in range(hospitals)]
         for value in (0, 1):
             mine = rng.permutation(np.flatnonzero(labels == value))
-            ends = np.rint(np.cumsum(rng.dirichlet(np.full(hospitals, SKEW))) * len(mine)).astype(int)
+            shares = np.cumsum(rng.dirichlet(np.full(hospitals, SKEW)))
+            ends = np.rint(shares * len(mine)).astype(int)
             for i, some in enumerate(np.split(mine, ends[:-1])):
                 parts[i].append(some)
         deal = [np.sort(np.concatenate(some)) for some in parts]

@@ -1,11 +1,16 @@
 """Do two methods differ beyond what another seed would change? Student's t over seeds.
 
-Intervals are Student's t for the mean; `paired_t` is the test for two methods run on the same seeds (same data splits,
-same initial weights), `welch_t` (Welch, Biometrika 1947) the one that does not pair. Both are two-sided and equal
-`scipy.stats`; they are written on `scipy.special`, which loads ten times faster.
+Intervals are Student's t for the mean; `paired_t` is the test for two methods run on the same seeds
+(same data splits, same initial weights), `welch_t` (Welch, Biometrika 1947) the one that does not
+pair. Both are two-sided and equal `scipy.stats`; they are written on `scipy.special`, which loads
+ten times faster.
 
-Where a test is not defined the answer is None, never a p-value that looks like proof: fewer than two seeds, or values
-without spread that differ (SciPy answers p = 0 there). Values without spread that are equal give t = 0, p = 1.
+Where a test is not defined the answer is None, never a p-value that looks like proof: fewer than
+two seeds, or values without spread that differ (SciPy answers p = 0 there). Values without spread
+that are equal give t = 0, p = 1.
+
+Grouped folds hold out whole hospitals, so that a model is measured on institutions that it has
+never seen.
 """
 
 from __future__ import annotations
@@ -14,13 +19,16 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
+
+from suture.evaluation.calibration import Floats
 
 Test = dict[str, float | None]
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float | None, float | None]:
+def interval(
+    values: Sequence[float], level: float = 0.95
+) -> tuple[float, float | None, float | None]:
     """Mean and confidence interval over seeds; one value has a mean and no interval.
 
     >>> tuple(round(x, 4) for x in interval([0.90, 0.92, 0.94]) if x is not None)
@@ -36,16 +44,18 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     mean = float(numbers.mean())
     if len(numbers) < 2:
         return mean, None, None
-    half = float(stdtrit(len(numbers) - 1, 0.5 + level / 2.0) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
+    n = len(numbers)
+    half = float(stdtrit(n - 1, 0.5 + level / 2.0) * numbers.std(ddof=1) / np.sqrt(n))
     return mean, mean - half, mean + half
 
 
 def over_seeds(
-    records: Sequence[Mapping[str, float | None]], level: float = 0.95
+    records: Sequence[Mapping[str, float | None]],
 ) -> tuple[dict[str, float | None], dict[str, list[float]]]:
     """Means of every metric over seeds, and intervals for those defined in at least two.
 
-    A metric undefined in some seeds (a test split with one class) is averaged over the others; undefined in all, None.
+    A metric undefined in some seeds (a test split with one class) is averaged over the others;
+    undefined in all, None.
 
     >>> over_seeds([{"auc": 0.90, "rows": 10}, {"auc": 0.92, "rows": 10}])[0]
     {'auc': 0.91, 'rows': 10.0}
@@ -59,7 +69,7 @@ def over_seeds(
         if not values:
             means[name] = None
             continue
-        mean, low, high = interval(values, level)
+        mean, low, high = interval(values)
         means[name] = mean
         if low is not None and high is not None:
             intervals[name] = [low, high]
@@ -67,7 +77,8 @@ def over_seeds(
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
-    """Paired two-sided t-test of ``a`` against ``b``, seed by seed; ``difference`` is mean(a) - mean(b).
+    """Paired two-sided t-test of ``a`` against ``b``, seed by seed; ``difference`` is mean(a) -
+    mean(b).
 
     >>> paired_t([0.90, 0.92, 0.95], [0.88, 0.91, 0.91])["df"]
     2.0
@@ -76,7 +87,9 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
     """
     first, second = _numbers(a), _numbers(b)
     if len(first) != len(second):
-        raise ValueError(f"a paired test needs the same seeds twice, found {len(first)} and {len(second)} values")
+        raise ValueError(
+            f"a paired test needs the same seeds twice, found {len(first)} and {len(second)} values"
+        )
     if not len(first):
         raise ValueError("expected at least one value, found none")
     gaps = first - second
@@ -110,20 +123,45 @@ def welch_t(a: Sequence[float], b: Sequence[float]) -> Test:
 
 
 def _answer(difference: float, error: float, df: float | None, floor: float) -> Test:
-    if error <= floor or df is None:
-        same = abs(difference) <= floor
-        return {"t": 0.0 if same else None, "p": 1.0 if same else None, "difference": difference, "df": df}
-    t = difference / error
-    return {"t": t, "p": float(2.0 * stdtr(df, -abs(t))), "difference": difference, "df": df}
+    t, p = (0.0, 1.0) if abs(difference) <= floor else (None, None)
+    if error > floor and df is not None:
+        t = difference / error
+        p = float(2.0 * stdtr(df, -abs(t)))
+    return {"t": t, "p": p, "difference": difference, "df": df}
 
 
-def _noise_floor(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def _noise_floor(a: Floats, b: Floats) -> float:
     """Spread below this is the rounding of the metric itself, not variation between seeds."""
     return 8.0 * float(np.finfo(np.float64).eps) * float(max(np.abs(a).max(), np.abs(b).max()))
 
 
-def _numbers(values: Sequence[float]) -> NDArray[np.float64]:
+def _numbers(values: Sequence[float]) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or not np.isfinite(numbers).all():
-        raise ValueError("expected a flat list of finite numbers; leave out seeds where the metric is undefined")
+        raise ValueError(
+            "expected a flat list of finite numbers; leave out seeds where the metric is undefined"
+        )
     return numbers
+
+
+def grouped_folds(sizes: Mapping[str, int], folds: int, seed: int) -> tuple[tuple[str, ...], ...]:
+    """Groups dealt out to folds of about equal size: the largest first, each to the smallest fold
+    so far, those of equal size in an order drawn from ``seed``. Uses public names and sizes only.
+
+    >>> grouped_folds({"a": 100, "b": 60, "c": 50, "d": 10}, 2, seed=1)
+    (('a', 'd'), ('b', 'c'))
+    """
+    if not 2 <= folds <= len(sizes):
+        raise ValueError(
+            f"expected 2 to {len(sizes)} folds for {len(sizes)} hospitals, found {folds}"
+        )
+    names = list(sizes)
+    shuffled = [names[i] for i in np.random.default_rng([seed, 0xF01D]).permutation(len(names))]
+    parts: list[list[str]] = [[] for _ in range(folds)]
+    totals = [0] * folds
+    for name in sorted(shuffled, key=lambda name: -sizes[name]):
+        smallest = min(range(folds), key=lambda i: (totals[i], i))
+        parts[smallest].append(name)
+        totals[smallest] += sizes[name]
+    order = {name: i for i, name in enumerate(names)}
+    return tuple(tuple(sorted(part, key=order.__getitem__)) for part in parts)

@@ -1,7 +1,8 @@
-"""Findings: flags of one site and feature together, put into words: direction, certainty, meaning, question.
+"""Findings: all flags of one site and feature in words: direction, certainty, meaning, question.
 
-The words are rules of thumb on top of the tests: what *probably* stands behind a difference. Only the difference is
-tested; the meaning is for the hospital to confirm, which is why every finding ends with a question.
+The words are rules of thumb on top of the tests: what *probably* stands behind a difference. Only
+the difference is tested; the meaning is for the hospital to confirm, which is why every finding
+ends with a question.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from suture.interop.evidence import FEWEST, Flag
+from suture.schema.table import Number, Schema
 from suture.site.profile import Profile, profile_columns
-from suture.site.schema import Number, Schema
 
 FACTORS = {
     "cholesterol in mmol/L instead of mg/dL": 1 / 38.67,
@@ -30,7 +31,69 @@ FACTORS = {
     "per cent instead of shares, or centi-units": 100.0,
     "milli-units (a factor of 1,000)": 1000.0,
 }
-"""Well-known conversions, as the value here over the value elsewhere; each also the other way round."""
+"""Well-known conversions, as the value here over the value elsewhere; each also the other way
+round."""
+
+
+TEXTS = {
+    "outcome turned round": (
+        "The outcome is probably coded the other way here: 0 for what others call 1.",
+        "What does 1 stand for in your outcome column?",
+    ),
+    "recorded by outcome": (
+        "{label} is probably recorded only, or mostly, for patients {who} the outcome: a model can "
+        "read the outcome off the gap.",
+        "When is {label} written down, and for whom is it left out?",
+    ),
+    "never recorded": (
+        "{label} is never recorded here, or stands under another name or code.",
+        "Is {label} measured? Is a code such as 0 or -9 written where it is missing?",
+    ),
+    "recorded less often": (
+        "{label} is {often} recorded here, or stands under another name or code.",
+        "Is {label} measured? Is a code such as 0 or -9 written where it is missing?",
+    ),
+    "recorded only here": (
+        "{label} is recorded here and hardly elsewhere: no other hospital can learn from it or "
+        "check it.",
+        "Which patients get {label}, and could other hospitals record it too?",
+    ),
+    "recorded mostly here": (
+        "{label} is recorded here and seldom elsewhere.",
+        "Which patients get {label}, and could other hospitals record it too?",
+    ),
+    "recorded more often": (
+        "{label} is recorded here more often than elsewhere.",
+        "Which patients get {label}, and could other hospitals record it too?",
+    ),
+    "different population or definition": (
+        "{which} is {less} common here: another population, or another definition.",
+        "How is {label} defined and asked for?",
+    ),
+    "unit or scale": (
+        "{label} is probably in another unit or on another scale here{guess}.",
+        "In which unit is {label} written, and on which instrument was it measured?",
+    ),
+    "shifted": (
+        "{label} is {direction} here: another population, another calibration, or a constant added.",
+        "Do your patients differ in {label}, or how it is measured?",
+    ),
+    "other spread": (
+        "{label} varies {less} here: another instrument, rounding, or a selected population.",
+        "How is {label} measured and rounded?",
+    ),
+    "tied to the outcome differently": (
+        "{label} says something else about the outcome here: permuted or mismatched rows, another "
+        "definition.",
+        "Does {label} belong to the same patient and time as the outcome?",
+    ),
+    "outside the bounds": (
+        "{label} is probably in another unit here, or a code such as 0 stands for missing.",
+        "In which unit is {label} written?",
+    ),
+    "one value only": ("{label} is a default or a code.", "Where does {label} come from?"),
+}
+"""For every kind of finding: what it probably means, and what to ask."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +106,22 @@ class Raw:
     spread_elsewhere: float
 
     def multiplied(self) -> bool:
-        """Whether mean and spread differ by one factor, at least 1.35, as a change of unit makes them."""
+        """Whether mean and spread differ by one factor, at least 1.35, as a change of unit makes
+        them."""
         if min(self.mean, self.mean_elsewhere, self.spread, self.spread_elsewhere) <= 0:
             return False
-        by_mean, by_spread = math.log(self.mean / self.mean_elsewhere), math.log(self.spread / self.spread_elsewhere)
+        by_mean = math.log(self.mean / self.mean_elsewhere)
+        by_spread = math.log(self.spread / self.spread_elsewhere)
         return abs(by_mean) > 0.3 and abs(by_mean - by_spread) < 0.25
+
+
+class Words(NamedTuple):
+    """What a finding says, apart from where and how surely; ``more`` fills the texts of its kind."""
+
+    kind: str
+    direction: str
+    detail: str
+    more: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -65,180 +139,166 @@ class Finding:
     means: str
     ask: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    @classmethod
+    def of(cls, where: tuple[str, str, str], words: Words, p: float, certainty: str) -> Finding:
+        """``where`` is the site, the feature and its label."""
+        kind, direction, detail, more = words
+        fields = {"label": where[2], "direction": direction, **more}
+        means, ask = (text.format(**fields) for text in TEXTS[kind])
+        return cls(*where, kind, direction, detail, p, certainty, means, ask)
 
 
 def sure(p: float) -> str:
-    """How sure, in words: the chance of such a flag anywhere in the report if every site were within tolerance.
+    """How sure, in words: the chance of such a flag anywhere in the report if every site were
+    within tolerance.
 
     >>> sure(1e-9), sure(0.004)
     ('practically certain (under 1 in a million)', 'sure (under 1 in 100)')
     """
     if p < 1e-6:
         return "practically certain (under 1 in a million)"
-    if p < 1e-4:
-        return "very sure (under 1 in 10,000)"
-    return "sure (under 1 in 100)"
+    return "very sure (under 1 in 10,000)" if p < 1e-4 else "sure (under 1 in 100)"
 
 
-def findings(flags: Sequence[Flag], schema: Schema, profiles: Mapping[str, Profile] | None = None) -> list[Finding]:
-    """One finding a site and feature, surest first; of several flags the one that explains most leads.
+def label_of(schema: Schema, feature: str) -> str:
+    """What a feature is called: its label, or its column's name in words."""
+    declared = schema.features.get(feature)
+    return (declared.label if declared else "") or feature.replace("_", " ")
+
+
+def findings(
+    flags: Sequence[Flag], schema: Schema, profiles: Mapping[str, Profile] | None = None
+) -> list[Finding]:
+    """One finding per site and feature, most certain first; of several flags the one that explains
+    most leads.
 
     Exact ``profiles`` let a ratio of raw means be compared with well-known conversions of units.
     """
-    groups: dict[tuple[str, str], list[Flag]] = {}
-    for flag in flags:
-        groups.setdefault((flag.site, flag.feature), []).append(flag)
-    found = [
-        _finding(site, feature, group, schema, _raw(profiles or {}, site, feature, schema))
-        for (site, feature), group in groups.items()
-    ]
+    groups: dict[tuple[str, str], dict[str, Flag]] = {}
+    for flag in flags:  # the most certain of each test comes first
+        groups.setdefault((flag.site, flag.feature), {}).setdefault(flag.test, flag)
+    found = []
+    for (site, feature), tests in groups.items():
+        label, p = label_of(schema, feature), min(flag.p for flag in tests.values())
+        raw = _raw(profiles or {}, site, feature, schema)
+        number = isinstance(schema.features.get(feature), Number)
+        words = _words(tests, label, number, raw)
+        found.append(Finding.of((site, feature, label), words, p, sure(p)))
     # A hospital that records more than others is worth knowing and seldom a fault: it comes last.
     return sorted(found, key=lambda f: (f.kind == "recorded more often", f.p, f.site, f.feature))
 
 
 def _raw(profiles: Mapping[str, Profile], site: str, feature: str, schema: Schema) -> Raw | None:
-    """Raw means and deviations of a number: here, and the median elsewhere; None where they are not known exactly."""
+    """Raw means and deviations of a number: here, and the median elsewhere; None where they are not
+    known exactly."""
     declared = schema.features.get(feature)
-    if site not in profiles or not isinstance(declared, Number) or any(p.noise for p in profiles.values()):
+    noisy = any(profile.noise for profile in profiles.values())
+    if site not in profiles or not isinstance(declared, Number) or noisy:
         return None
     row = list(schema.features).index(feature)
     column = [name for name, _ in profile_columns(schema)].index(feature)
     half = (declared.high - declared.low) / 2
 
-    def figures(profile: Profile) -> tuple[float, float]:
+    def figures(profile: Profile) -> tuple[float, float] | None:
         n = float(profile.recorded[row].sum())
         if n < FEWEST:
-            return math.nan, math.nan
+            return None
         mean = float(profile.total[column].sum()) / n
         spread = math.sqrt(max(float(profile.squares[column].sum()) / n - mean * mean, 0.0))
         return (mean + 1) * half + declared.low, spread * half
 
     here = figures(profiles[site])
     others = [figures(profile) for name, profile in profiles.items() if name != site]
-    known = [pair for pair in others if not math.isnan(pair[0])]
-    if math.isnan(here[0]) or not known:
+    known = [pair for pair in others if pair is not None]
+    if here is None or not known:
         return None
-    return Raw(*here, statistics.median(pair[0] for pair in known), statistics.median(pair[1] for pair in known))
+    means, spreads = zip(*known, strict=True)
+    return Raw(*here, statistics.median(means), statistics.median(spreads))
 
 
-def _finding(site: str, feature: str, group: list[Flag], schema: Schema, raw: Raw | None) -> Finding:
-    tests = {flag.test: flag for flag in reversed(group)}  # the surest of each test
-    declared = schema.features.get(feature)
-    label = (declared.label if declared else "") or feature.replace("_", " ")
-    p = min(flag.p for flag in group)
-    if "flip" in tests:
-        words = _flip(tests["flip"])
-    elif "recorded by outcome" in tests and abs(tests["recorded by outcome"].size) > abs(_size(tests, "recorded")):
-        words = _by_outcome(tests["recorded by outcome"], label)
-    elif "recorded" in tests:
-        words = _recorded(tests["recorded"], label)
-    elif "recorded by outcome" in tests:
-        words = _by_outcome(tests["recorded by outcome"], label)
-    elif "mean" in tests or "spread" in tests:
-        words = _values(tests, label, declared, raw)
-    else:
-        words = _tie(tests["tie"], label)
-    kind, direction, detail, means, ask = words
-    return Finding(site, feature, label, kind, direction, detail, p, sure(p), means, ask)
-
-
-def _size(tests: Mapping[str, Flag], test: str) -> float:
-    return tests[test].size if test in tests else 0.0
-
-
-def _flip(flag: Flag) -> tuple[str, str, str, str, str]:
-    return (
-        "outcome turned round",
-        "reversed",
-        f"The features point to the outcome the other way round (slope {flag.here:.2f}; 1 elsewhere).",
-        "The outcome is probably coded the other way here: 0 for what others call 1.",
-        "What does 1 stand for in your outcome column?",
+def _words(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw | None) -> Words:
+    """The words of the test that explains most."""
+    if flip := tests.get("flip"):
+        return turned_round(
+            "The features point to the outcome the other way round (slope "
+            f"{flip.here:.2f}; 1 elsewhere)."
+        )
+    recorded, by_outcome = tests.get("recorded"), tests.get("recorded by outcome")
+    if by_outcome and (not recorded or abs(by_outcome.size) > abs(recorded.size)):
+        who = "with" if by_outcome.size > 0 else "without"
+        detail = (
+            f"Patients {who} the outcome have a value more often, by "
+            f"{_percent(abs(by_outcome.here))} (elsewhere {_percent(by_outcome.elsewhere)})."
+        )
+        return recorded_by_outcome(by_outcome.size > 0, detail)
+    if recorded:
+        return _recorded(recorded)
+    if "mean" in tests or "spread" in tests:
+        return _values(tests, label, number, raw)
+    tie = tests["tie"]
+    weaker = "weaker" if tie.size * tie.elsewhere < 0 else "stronger"
+    direction = "reversed" if tie.here * tie.elsewhere < 0 else weaker
+    detail = (
+        f"{tie.column}: patients with the outcome differ from those without by {tie.here:+.1f} "
+        f"standard deviations (elsewhere {tie.elsewhere:+.1f})."
     )
+    return Words("tied to the outcome differently", direction, detail)
+
+
+def turned_round(detail: str) -> Words:
+    """The outcome is coded the other way; ``detail`` says how that shows."""
+    return Words("outcome turned round", "reversed", detail)
+
+
+def recorded_by_outcome(positives: bool, detail: str) -> Words:
+    """A column is recorded more often for patients with the outcome, or for those without."""
+    direction = "more for positives" if positives else "more for negatives"
+    more = {"who": "with" if positives else "without"}
+    return Words("recorded by outcome", direction, detail, more)
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _by_outcome(flag: Flag, label: str) -> tuple[str, str, str, str, str]:
-    more = flag.size > 0
-    who = "with the outcome" if more else "without the outcome"
-    detail = (
-        f"Patients {who} have a value more often, by {_percent(abs(flag.here))} (elsewhere {_percent(flag.elsewhere)})."
-    )
-    means = (
-        f"{label} is probably recorded only, or mostly, for patients {who}: a model can read the outcome off the gap."
-    )
-    return ("recorded by outcome", "more for positives" if more else "more for negatives", detail, means,
-            f"When is {label} written down, and for whom is it left out?")  # fmt: skip
-
-
-def _recorded(flag: Flag, label: str) -> tuple[str, str, str, str, str]:
-    detail = f"Recorded for {_percent(flag.here)} of patients (elsewhere {_percent(flag.elsewhere)})."
+def _recorded(flag: Flag) -> Words:
+    here, elsewhere = flag.here, flag.elsewhere
+    detail = f"Recorded for {_percent(here)} of patients (elsewhere {_percent(elsewhere)})."
     if flag.size < 0:
-        never = flag.here < 0.02
-        often = "never" if never else "rarely" if flag.here < 0.3 else "less often"
-        means = f"{label} is {often} recorded here than elsewhere, or stands under another name or code."
-        means = means if often == "less often" else means.replace(" than elsewhere", "")
-        return ("never recorded" if never else "recorded less often", "lower", detail, means,
-                f"Is {label} measured? Is a code such as 0 or -9 written where it is missing?")  # fmt: skip
-    means = f"{label} is recorded here and hardly elsewhere: no other hospital can learn from it or check it."
-    if flag.elsewhere > 0.1:
-        means = f"{label} is recorded here more often than elsewhere."
-    kind = "recorded only here" if flag.elsewhere <= 0.1 else "recorded more often"
-    if flag.elsewhere > 0.1 and flag.here - flag.elsewhere > 0.6:
-        kind, means = "recorded mostly here", f"{label} is recorded here and seldom elsewhere."
-    return kind, "higher", detail, means, f"Which patients get {label}, and could other hospitals record it too?"
+        kind = "never recorded" if here < 0.02 else "recorded less often"
+        return Words(kind, "lower", detail, {"often": "rarely" if here < 0.3 else "less often"})
+    kind = "recorded mostly here" if here - elsewhere > 0.6 else "recorded more often"
+    return Words("recorded only here" if elsewhere <= 0.1 else kind, "higher", detail)
 
 
-def _values(tests: Mapping[str, Flag], label: str, declared: Any, raw: Raw | None) -> tuple[str, str, str, str, str]:
+def _values(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw | None) -> Words:
     mean, spread = tests.get("mean"), tests.get("spread")
     lead = mean or tests["spread"]
     lower = lead.size < 0
     direction = ("lower" if lower else "higher") if mean else ("narrower" if lower else "wider")
+    value = lead.column.partition(" = ")[2]
+    which = f"{label}, value {value}," if value else label
+    more = {"less": "less" if lower else "more", "which": which, "guess": ""}
     parts = []
     if mean:
-        parts.append(f"The mean is {abs(mean.size):.1f} standard deviations {'below' if mean.size < 0 else 'above'} the "
-                     f"others', class by class.")  # fmt: skip
+        side = "below" if lower else "above"
+        parts.append(
+            f"The mean is {abs(mean.size):.1f} standard deviations {side} the others', class by "
+            "class."
+        )
     if spread:
         parts.append(f"The spread is {math.exp(spread.size):.2f} times the others'.")
-    detail = " ".join(parts)
-    if not isinstance(declared, Number):
-        value = lead.column.partition(" = ")[2]
-        which = f"{label}, value {value}," if value else label
-        means = f"{which} is {'less' if lower else 'more'} common here: another population, or another definition."
-        return "different population or definition", direction, detail, means, f"How is {label} defined and asked for?"
-    if raw is not None and raw.multiplied():
+    kind = "shifted" if mean else "other spread"
+    if not number:
+        kind = "different population or definition"
+    elif raw is not None and raw.multiplied():
+        kind, ratio = "unit or scale", raw.mean / raw.mean_elsewhere
+        parts.append(f"Mean and spread are both about {ratio:.3g} times the others'.")
         guess = unit_guess(raw.mean, raw.mean_elsewhere)
-        detail += f" Mean and spread are both about {raw.mean / raw.mean_elsewhere:.3g} times the others'."
-        means = f"{label} is probably in another unit here" + (f": {guess}, for instance." if guess else ".")
-        return "unit or scale", direction, detail, means, f"In which unit is {label} written?"
-    if mean and spread and abs(spread.size) > 0.6:
-        means = f"{label} is probably on another scale here: a unit, an instrument or a code. "
-        means += f"Values are {direction} than the declared bounds expect."
-        return ("unit or scale", direction, detail, means,
-                f"In which unit is {label} written, and on which instrument was it measured?")  # fmt: skip
-    if mean:
-        means = f"{label} is {direction} here: another population, another calibration, or a constant added."
-        return "shifted", direction, detail, means, f"Do your patients differ in {label}, or how it is measured?"
-    means = (
-        f"{label} varies {'less' if lower else 'more'} here: another instrument, rounding, or a selected population."
-    )
-    return "other spread", direction, detail, means, f"How is {label} measured and rounded?"
-
-
-def _tie(flag: Flag, label: str) -> tuple[str, str, str, str, str]:
-    reverse = flag.here * flag.elsewhere < 0
-    detail = (
-        f"{flag.column}: patients with the outcome differ from those without by {flag.here:+.1f} standard deviations "
-        f"(elsewhere {flag.elsewhere:+.1f})."
-    )
-    means = f"{label} says something else about the outcome here: permuted or mismatched rows, another definition."
-    return ("tied to the outcome differently", "reversed" if reverse else "weaker" if flag.size * flag.elsewhere < 0
-            else "stronger", detail, means, f"Does {label} belong to the same patient and time as the outcome?")  # fmt: skip
+        more["guess"] = f": {guess}, for instance" if guess else ""
+    elif mean and spread and abs(spread.size) > 0.6:
+        kind = "unit or scale"
+    return Words(kind, direction, " ".join(parts), more)
 
 
 def unit_guess(here: float, elsewhere: float) -> str:
@@ -250,14 +310,15 @@ def unit_guess(here: float, elsewhere: float) -> str:
     if here <= 0 or elsewhere <= 0:
         return ""
     ratio = math.log(here / elsewhere)
-    best = min(
-        ((abs(ratio - sign * math.log(factor)), name, sign) for name, factor in FACTORS.items() for sign in (1, -1)),
-        key=lambda item: item[0],
-    )
-    if best[0] > math.log(1.12):
+    signs = [(name, sign) for name in FACTORS for sign in (1, -1)]
+
+    def away(pair: tuple[str, int]) -> float:
+        return abs(ratio - pair[1] * math.log(FACTORS[pair[0]]))
+
+    name, sign = best = min(signs, key=away)
+    if away(best) > math.log(1.12):
         return ""
-    name = best[1]
-    if best[2] < 0 and " instead of " in name:
+    if sign < 0 and " instead of " in name:
         first, second = name.split(" instead of ")
         return f"{second} instead of {first}"
     return name

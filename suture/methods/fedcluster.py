@@ -1,10 +1,12 @@
-"""FedCluster: FedAvg within groups of similar hospitals, as paper 001 (section 4.2) uses it, after You, Lu, Wang, Yan:
-FedDDB: Clustered Federated Learning based on Data Distribution Difference. ACAI 2022.
+"""FedCluster: FedAvg within groups of similar hospitals, as FedCVR (section 4.2) uses it, after
+You, Lu, Wang, Yan: FedDDB: Clustered Federated Learning based on Data Distribution Difference. ACAI
+2022.
 
-Grouping here: for `warmup` rounds all sites share one model. The server adds up each site's *released* updates and
-groups the sites by the cosine similarity of those sums in weight space (average linkage), then runs FedAvg in each
-group. Only releases are used, so the grouping is post-processing and costs no privacy; under strong noise it may be
-close to random, and the result says how the sites were grouped.
+Grouping here: for `warmup` rounds all sites share one model. The server adds up each site's
+*released* updates and groups the sites by the cosine similarity of those sums in weight space
+(average linkage), then runs FedAvg in each group. Only releases are used, so the grouping is
+post-processing and costs no privacy; under strong noise it may be close to random, and the result
+says how the sites were grouped.
 
 | here | meaning |
 |---|---|
@@ -15,7 +17,7 @@ close to random, and the result says how the sites were grouped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,14 +26,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 
-from suture.methods.base import Answer, Arrays, State, local_delta, local_event, mean_delta, start_weights
+from suture.methods.base import (
+    Answer,
+    Arrays,
+    Base,
+    State,
+    local_delta,
+    local_event,
+    mean_delta,
+    start_weights,
+    weights_field,
+)
 from suture.models.network import Network
-from suture.privacy.unit import Patients
+from suture.privacy.door import Payload, Session
+from suture.schema.message import Field
 from suture.training.local import Local
 
 
 @dataclass(frozen=True)
-class FedCluster:
+class FedCluster(Base):
     """Clustered FedAvg; every site is served by its cluster's model."""
 
     network: Network
@@ -59,15 +72,19 @@ class FedCluster:
         """The model of the site's cluster."""
         return {"params": state["params"][_group(state, site)]}
 
-    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD."""
-        return local_event(self.local, patients, noise)
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """The global model."""
+        return {"params": weights_field(self.network)}
 
-    def site_step(
-        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
-    ) -> tuple[Arrays, State]:
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD."""
+        return local_event(self.local, size, noise)
+
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Local training from the cluster's model."""
-        return {"delta": local_delta(self.network, self.local, data, message["params"], noise, key)}, own
+        return {"delta": local_delta(session, self.network, self.local, message["params"])}, own
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """FedAvg in each cluster; at the end of the warm-up, the clusters are formed."""
@@ -88,8 +105,11 @@ class FedCluster:
                 new["direction"] = new["direction"][:, :0]
         return new
 
-    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
-        """The risk by the model of the site's cluster; a site unknown to the study gets cluster 0."""
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        """The risk by the model of the site's cluster; a site unknown to the study gets cluster
+        0."""
         return self.network.predict(np.ascontiguousarray(state["params"][_group(state, site)]), x)
 
     def facts(self, state: State) -> dict[str, object]:
@@ -98,7 +118,8 @@ class FedCluster:
 
 
 def group_by_direction(direction: NDArray[np.float32], clusters: int) -> NDArray[np.int64]:
-    """Cluster numbers from the cosine similarity of released directions; the largest cluster is number 0.
+    """Cluster numbers from the cosine similarity of released directions; the largest cluster is
+    number 0.
 
     Sites that sent nothing during the warm-up have no direction and join the largest cluster.
 

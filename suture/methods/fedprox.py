@@ -1,8 +1,8 @@
-"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020,
-arXiv:1812.06127, Algorithm 2.
+"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous
+Networks. MLSys 2020, arXiv:1812.06127, Algorithm 2.
 
-FedAvg whose local objective gains ``proximal / 2 * ||w - w_t||^2``. The term does not depend on rows, so it is added
-after clipping and noise and costs no privacy.
+FedAvg whose local objective gains ``proximal / 2 * ||w - w_t||^2``. The term does not depend on
+rows, so it is added after clipping and noise and costs no privacy.
 
 | here | paper |
 |---|---|
@@ -19,6 +19,10 @@ from suture.models.network import Network
 from suture.training.local import Local
 
 
-def fedprox(network: Network, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
+def fedprox(
+    network: Network, local: Local, proximal: float, weighting: Literal["size", "uniform"] = "size"
+) -> FedAvg:
     """FedAvg's server with a proximal local step."""
-    return FedAvg(network, replace(local, proximal=proximal), weighting, name="fedprox", label="FedProx")
+    return FedAvg(
+        network, replace(local, proximal=proximal), weighting, name="fedprox", label="FedProx"
+    )

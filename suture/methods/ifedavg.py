@@ -1,9 +1,10 @@
-"""iFedAvg. Roschewitz, Hartley, Corinzia, Jaggi: iFedAvg – Interpretable Data-Interoperability for Federated Learning.
-arXiv:2107.06580, sections 2.1 and 2.2, appendix A.4.
+"""iFedAvg. Roschewitz, Hartley, Corinzia, Jaggi: iFedAvg – Interpretable Data-Interoperability for
+Federated Learning. arXiv:2107.06580, sections 2.1 and 2.2, appendix A.4.
 
-Every site keeps an element-wise affine layer before the shared network, and if wished one after it. They start as the
-identity, are trained with the network in one backward pass, and stay at the site; FedAvg runs on the network alone.
-What a site had to shift and stretch says where its data differ from the federation's (`suture interop`).
+Every site keeps an element-wise affine layer before the shared network, and if wished one after it.
+They start as the identity, are trained with the network in one backward pass, and stay at the site;
+FedAvg runs on the network alone. What a site had to shift and stretch says where its data differ
+from the federation's (`suture interop`).
 
 | here | paper |
 |---|---|
@@ -13,14 +14,14 @@ What a site had to shift and stretch says where its data differ from the federat
 | `weighting = "uniform"` | section 4, Training |
 | `share` | section 5.2: sites willing to show their layers for the heat map |
 
-Under DP the layers are trained with the network as one model: one joint gradient a patient, clipped and noised as one
-(docs/interoperability.md has the proof, and why leaving the noise off the layers would void it). They are then private
-themselves, so showing them costs nothing more.
+Under DP the layers are trained with the network as one model: one joint gradient a patient, clipped
+and noised as one (docs/interoperability.md has the proof, and why leaving the noise off the layers
+would void it). They are then private themselves, so showing them costs nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,18 +29,31 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.methods.base import Answer, Arrays, State, local_event, mean_delta, private_local, start_weights
+from suture.methods.base import (
+    Answer,
+    Arrays,
+    Base,
+    State,
+    local_event,
+    mean_delta,
+    private_local,
+    start_weights,
+    update_of,
+    weights_field,
+)
 from suture.models.dense import Dense
-from suture.privacy.unit import Patients
+from suture.privacy.door import Payload, Sealed, Session
+from suture.schema.message import Field
+from suture.training.fused import Layers
 from suture.training.local import Local
-from suture.training.personal import Layers, train_affine
+from suture.training.mechanism import DpSgd
 
 IN_ONLY = Layers()
 """The paper's main experiments: f_in as vectors, no f_out."""
 
 
 @dataclass(frozen=True)
-class IFedAvg:
+class IFedAvg(Base):
     """FedAvg between personal affine layers."""
 
     network: Dense
@@ -71,21 +85,24 @@ class IFedAvg:
         """The shared network."""
         return {"shared": state["shared"]}
 
-    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD on network and layers together."""
-        return local_event(self.local, patients, noise)
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """The shared network."""
+        return {"shared": weights_field(self.network)}
 
-    def site_step(
-        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
-    ) -> tuple[Arrays, State]:
-        """Train network and layers; the network's change leaves, the layers stay unless the study shows them."""
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        """One round of local DP-SGD on network and layers together."""
+        return local_event(self.local, size, noise)
+
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
+        """Train network and layers; the network's change leaves, the layers stay unless the study
+        shows them."""
         begin = np.ascontiguousarray(message["shared"], dtype=np.float32)
-        kept = own.get("layers", self._identity())
-        trained, layers = train_affine(
-            self.network, begin, self.layers, kept, data, private_local(self.local, noise), key
-        )
-        payload = {"delta": begin - trained}
-        return ({**payload, "layers": layers} if self.share else payload), {"layers": layers}
+        found = self._trained(session, begin, own, "affine")
+        payload = {"delta": update_of(session, begin, found["params"], self.local)}
+        layers = found["own"]
+        return ({**payload, "layers": layers} if self.share else payload), {"layers": layers.value}
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """FedAvg on the shared network."""
@@ -98,21 +115,36 @@ class IFedAvg:
                 new["layers"][row[answer.site]] = answer.payload["layers"]
         return new
 
-    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
-        """The site's own risk: its layers around the shared network; a site without layers has the identity."""
-        return predict(self.network, state["shared"], self.layers, own.get("layers", self._identity()), x)
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        """The site's own risk: its layers around the shared network; a site without layers has the
+        identity."""
+        return predict(
+            self.network, state["shared"], self.layers, own.get("layers", self._identity()), x
+        )
 
-    def join_step(
-        self, shared: NDArray[np.float32], data: Patients, own: State, noise: float | None, key: bytes
-    ) -> State:
-        """One round of a hospital that comes later: only its layers are fitted, the network stays as it is.
+    def join_step(self, session: Session, shared: NDArray[np.float32], own: State) -> State:
+        """One round of a hospital that comes later: only its layers are fitted, the network stays
+        as it is.
 
-        It costs the new hospital one `site_event`; nobody else takes part or pays. The layers' gradient alone is
-        clipped, so the whole of C is theirs.
+        It costs the new hospital one `round_event`; nobody else takes part or pays. The layers'
+        gradient alone is clipped, so the whole of C is theirs.
         """
-        kept = own.get("layers", self._identity())
-        settings = private_local(self.local, noise)
-        return {"layers": train_affine(self.network, shared, self.layers, kept, data, settings, key, frozen=True)[1]}
+        return {"layers": self._trained(session, shared, own, "layers")["own"].value}
+
+    def _trained(
+        self,
+        session: Session,
+        begin: NDArray[np.float32],
+        own: State,
+        kernel: Literal["affine", "layers"],
+    ) -> dict[str, Sealed]:
+        extra = {"layers": self.layers, "own": own.get("layers", self._identity())}
+        local = private_local(self.local, session.noise)
+        return session.train(
+            "training", DpSgd(self.network, local, session.size, begin, kernel, extra)
+        )
 
     def _identity(self) -> NDArray[np.float32]:
         return self.layers.identity(self.network.sizes[0], self.network.sizes[-1])
@@ -125,17 +157,23 @@ class Joining:
     method: IFedAvg
     name: str = "ifedavg join"
 
-    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """The finished network."""
+        return self.method.expects(round_, site)
+
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
         """One round of local DP-SGD, on the layers alone."""
-        return self.method.site_event(patients, noise)
+        return self.method.round_event(round_, site, size, noise)
 
-    def site_step(
-        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
-    ) -> tuple[Arrays, State]:
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Fit the layers; send nothing."""
-        return {}, self.method.join_step(message["shared"], data, own, noise, key)
+        return {}, self.method.join_step(session, message["shared"], own)
 
-    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
         """The hospital's risk: its layers around the network."""
         return self.method.predict(state, own, x, site)
 
@@ -150,9 +188,14 @@ def two_logits(network: Dense) -> Dense:
 
 
 def predict(
-    network: Dense, shared: NDArray[np.float32], layers: Layers, own: NDArray[np.float32], x: NDArray[np.float32]
+    network: Dense,
+    shared: NDArray[np.float32],
+    layers: Layers,
+    own: NDArray[np.float32],
+    x: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Probabilities of f_out(f_shared(f_in(x))): of outcome 1 for two classes, else one column a class.
+    """Probabilities of f_out(f_shared(f_in(x))): of outcome 1 for two classes, else one column a
+    class.
 
     >>> predict(Dense((1, 2)), np.array([0, 1, 0, 0], np.float32), Layers(), np.array([1, 2], np.float32),
     ...     np.array([[-1.0]], np.float32)).tolist()

@@ -1,7 +1,8 @@
 """Pooled: all rows in one place, one model. Not federated: the reference for what the wall costs.
 
-Only the embedded engine can run it, because it moves rows. Under DP it is central DP-SGD over all patients: the
-sampling rate is smaller than any hospital's, so the same noise gives a smaller epsilon, the same for every patient.
+Only the embedded engine can run it, because it moves rows. Under DP it is central DP-SGD over all
+patients: the sampling rate is smaller than any hospital's, so the same noise gives a smaller
+epsilon, the same for every patient.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from suture.models.network import Network
 from suture.training.local import Local
 
 
-def pooled(network: Network, local: Local, weighting: Literal["size", "uniform"] = "size") -> FedAvg:
-    """FedAvg with a single site that holds everybody's rows is ordinary training with restarts of the optimiser."""
-    return FedAvg(network, local, weighting, name="pooled", label="Pooled (not federated)", pooled=True)
+def pooled(
+    network: Network, local: Local, weighting: Literal["size", "uniform"] = "size"
+) -> FedAvg:
+    """FedAvg with a single site that holds everybody's rows is ordinary training with restarts of
+    the optimiser."""
+    return FedAvg(
+        network, local, weighting, name="pooled", label="Pooled (not federated)", pooled=True
+    )

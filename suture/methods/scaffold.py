@@ -1,5 +1,5 @@
-"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning. ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
+"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning. ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
 
 | here | paper |
 |---|---|
@@ -7,17 +7,19 @@ Learning. ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
 | `correction` | c - c_i, added to every local gradient |
 | `local.rate`, steps of a round | eta_l, K |
 
-Under DP the local gradients are DP-SGD's, and control variates come from *protected updates only*: option II makes c_i
-from x - y_i, which the site releases anyway, so the server computes it and the site sends no more than in FedAvg. A
-control variate from a pass over the rows (option I) would be a second release that somebody has to pay for.
+Under DP the local gradients are DP-SGD's, and control variates come from *protected updates only*:
+option II makes c_i from x - y_i, which the site releases anyway, so the server computes it and the
+site sends no more than in FedAvg. A control variate from a pass over the rows (option I) would be a
+second release that somebody has to pay for.
 
-The correction enters the fused local step as a proximal term with a far anchor: pull * (w - anchor) with
-anchor = x - correction / pull is correction + pull * (w - x). The second part is a proximal term of `PULL`.
+The correction enters the fused local step as a proximal term with a far anchor: pull * (w - anchor)
+with anchor = x - correction / pull is correction + pull * (w - x). The second part is a proximal
+term of `PULL`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,9 +27,20 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.methods.base import Answer, Arrays, State, local_event, mean_delta, private_local, start_weights
+from suture.methods.base import (
+    Answer,
+    Arrays,
+    Base,
+    State,
+    local_delta,
+    local_event,
+    mean_delta,
+    start_weights,
+    weights_field,
+)
 from suture.models.network import Network
-from suture.privacy.unit import Patients
+from suture.privacy.door import Payload, Session
+from suture.schema.message import Field
 from suture.training import local as training
 from suture.training.local import Local
 
@@ -35,7 +48,7 @@ PULL = 2.0**-10
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(Base):
     """FedAvg with control variates against drift."""
 
     network: Network
@@ -58,20 +71,29 @@ class Scaffold:
 
     def broadcast(self, state: State, site: str) -> Arrays:
         """The global model and the site's correction."""
-        return {"params": state["params"], "correction": self._mean(state) - state["controls"][_place(state, site)]}
+        return {
+            "params": state["params"],
+            "correction": self._mean(state) - state["controls"][_place(state, site)],
+        }
 
-    def site_event(self, patients: int, noise: float | None) -> dp_accounting.DpEvent:
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """The global model and the site's correction."""
+        return {"params": weights_field(self.network), "correction": weights_field(self.network)}
+
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
         """One round of local DP-SGD: the correction is made from earlier releases."""
-        return local_event(self.local, patients, noise)
+        return local_event(self.local, size, noise)
 
-    def site_step(
-        self, data: Patients, own: State, message: Arrays, noise: float | None, key: bytes
-    ) -> tuple[Arrays, State]:
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Local training with the correction in every step."""
         start = np.ascontiguousarray(message["params"], np.float32)
         anchor = start - message["correction"].astype(np.float32) / np.float32(PULL)
-        local = replace(private_local(self.local, noise), proximal=PULL)
-        return {"delta": start - training.train(self.network, start, data, local, key, anchor)}, own
+        local = replace(self.local, proximal=PULL)
+        return {
+            "delta": local_delta(session, self.network, local, start, extra={"anchor": anchor})
+        }, own
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """The mean model, and c_i <- c_i - c + (x - y_i) / (K eta) for every site that answered."""
@@ -86,13 +108,19 @@ class Scaffold:
         new["params"] = (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
         return new
 
-    def predict(self, state: State, own: State, x: NDArray[np.float32], site: str) -> NDArray[np.float32]:
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
         """The global model's risk."""
         return self.network.predict(state["params"], x)
 
     def _mean(self, state: State) -> NDArray[np.float32]:
         total = float(state["shares"].sum())
-        mean = state["shares"] @ state["controls"] / total if total else np.zeros(self.network.n_params)
+        mean = (
+            state["shares"] @ state["controls"] / total
+            if total
+            else np.zeros(self.network.n_params)
+        )
         return mean.astype(np.float32)
 
 

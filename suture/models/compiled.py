@@ -1,8 +1,9 @@
 """Compiled functions, cached on disk with a key that covers every kernel.
 
-Numba recompiles a cached function when the file it stands in changes, but not when a function that it calls changes in
-another file. A corrected noise generator or clipping rule could then lie unused behind a stale cache, so the key used
-here is a digest of all sources of `suture.models` and `suture.training`.
+Numba recompiles a cached function when the file it stands in changes, but not when a function that
+it calls changes in another file. A corrected noise generator or clipping rule could then lie unused
+behind a stale cache, so the key used here is a digest of all sources of `suture.models` and
+`suture.training`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ def sources_digest() -> str:
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile with Numba on first use, without the GIL, with multiply-adds fused and no other liberty with floats.
+    """Compile with Numba on first use, without the GIL, with multiply-adds fused and no other
+    liberty with floats.
 
-    Division follows IEEE 754 (as NumPy's does): Python's check for zero is a branch, which keeps LLVM from vectorising.
+    Division follows IEEE 754 (as NumPy's does): Python's check for zero is a branch, which keeps
+    LLVM from vectorising.
     """
     dispatcher = njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
     dispatcher.enable_caching()

@@ -1,6 +1,7 @@
 """Concepts: a public dictionary of readable inputs, derived from the schema alone, never from rows.
 
-Paper 000 (VEIL) calls a feature a concept. Here one feature gives several, each a statement a clinician reads:
+VEIL calls a feature a concept. Here one feature gives several, each a statement that a clinician
+can read:
 
 | feature  | concepts                                                                      | value            |
 |----------|-------------------------------------------------------------------------------|------------------|
@@ -11,36 +12,44 @@ Paper 000 (VEIL) calls a feature a concept. Here one feature gives several, each
 | category | each declared value                                                           | 0 or 1           |
 | all      | whether it is missing, where the schema marks missing values                  | 0 or 1           |
 
-In the distance t is how far the value lies outside the normal range and ``width`` the width of that range: 0 inside,
-one half at one width beyond, never more than 1. Every concept's value lies in [-1, 1] whatever a row holds: the
-sensitivity in docs/veil.md rests on that. A missing value is 0 in every concept of its feature but the one that says so.
+In the distance, t is how far the value lies outside the normal range and ``width`` the width of
+that range: 0 inside, one half at one width beyond, never more than 1. Every concept's value lies in
+[-1, 1] whatever a row holds: the sensitivity in docs/veil.md rests on that. A missing value is 0 in
+every concept of its feature but the one for missing values.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
-from suture.site.schema import Category, Feature, Flag, Image, Number, Schema
+from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 
 Kind = Literal["value", "below", "above", "low", "high", "is", "missing"]
 NONE = -1
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _Maker(Protocol):
-    def __call__(self, text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = ...) -> Concept: ...
+    def __call__(
+        self, text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = ...
+    ) -> Concept: ...
 
 
 @dataclass(frozen=True)
 class Concept:
-    """One readable input. ``column`` is the encoded column it is computed from, ``at`` and ``width`` in encoded units."""
+    """One readable input, computed from one encoded ``column``; ``at`` and ``width`` are in encoded
+    units."""
 
     name: str
     feature: str
@@ -77,7 +86,7 @@ class Concepts:
     inputs: int
     items: tuple[Concept, ...] = field(repr=False)
     digest: str = ""
-    """A hash of the content: it stands for the dictionary where a release's content is fingerprinted."""
+    """A hash of the content, which stands for the dictionary in a release's fingerprint."""
 
     def __post_init__(self) -> None:
         text = repr((self.inputs, self.items)).encode()
@@ -93,20 +102,26 @@ class Concepts:
         >>> plain(2).graded.tolist()
         [True, True]
         """
-        return np.array([concept.kind in ("value", "below", "above") for concept in self.items], bool)
+        kinds = [concept.kind for concept in self.items]
+        return np.isin(kinds, ("value", "below", "above"))
 
-    def matrix(self, x: NDArray[np.float32], ids: Sequence[int] | NDArray[Any] | None = None) -> NDArray[np.float32]:
-        """The concepts of encoded rows (all, or only ``ids``), rows x concepts, each value within [-1, 1].
+    def matrix(
+        self, x: NDArray[np.float32], ids: Sequence[int] | NDArray[np.integer] | None = None
+    ) -> NDArray[np.float32]:
+        """The concepts of encoded rows (all, or only ``ids``), rows x concepts, each value within
+        [-1, 1].
 
-        >>> from suture.site.schema import Number, Schema
+        >>> from suture.schema.table import Number, Schema
         >>> rate = Number(low=0, high=40, normal=(10, 20), thresholds={"high": 25}, missing="fill")
         >>> known = dictionary(Schema(features={"rate": rate}))
         >>> known.matrix(np.array([[-1.0], [0.0], [0.5]], np.float32)).tolist()
         [[-1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.5, 1.0]]
         """
         if x.ndim != 2 or x.shape[1] != self.inputs:
-            raise ValueError(f"expected rows of {self.inputs} encoded features, found shape {x.shape}")
-        # Encoded rows are within [-1, 1] already; whatever is not is brought there, so that the bound needs no trust.
+            raise ValueError(
+                f"expected rows of {self.inputs} encoded features, found shape {x.shape}"
+            )
+        # Encoded rows are within [-1, 1] already; clipping means that the bound needs no trust.
         x = np.clip(np.nan_to_num(x, nan=0.0), -1, 1)
         wanted = self.items if ids is None else [self.items[i] for i in ids]
         out = np.empty((len(x), len(wanted)), np.float32)
@@ -115,25 +130,24 @@ class Concepts:
         return out
 
     def _column(self, concept: Concept, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        values = x[:, concept.column]
+        found: NDArray[np.float32] = x[:, concept.column]
         at = np.float32(concept.at)
-        found: NDArray[np.float32]
         if concept.kind == "low":
-            found = (values < at).astype(np.float32)
+            found = (found < at).astype(np.float32)
         elif concept.kind == "high":
-            found = (values > at).astype(np.float32)
+            found = (found > at).astype(np.float32)
         elif concept.kind in ("below", "above"):
-            beyond = np.maximum(at - values if concept.kind == "below" else values - at, np.float32(0))
+            distance = at - found if concept.kind == "below" else found - at
+            beyond = np.maximum(distance, np.float32(0))
             found = beyond / (beyond + np.float32(concept.width))
-        else:
-            found = values
         return found if concept.missing == NONE else found * (x[:, concept.missing] == 0)
 
 
 def dictionary(schema: Schema) -> Concepts:
     """Every concept that a schema declares, in the order of its features.
 
-    >>> rate = Number(low=0, high=60, unit="/min", label="Respiratory rate", normal=(12, 20), thresholds={"high": 25})
+    >>> rate = Number(low=0, high=60, unit="/min", label="Respiratory rate", normal=(12, 20),
+    ...               thresholds={"high": 25})
     >>> for concept in dictionary(Schema(features={"rate": rate})).items:
     ...     print(concept.name)
     Respiratory rate
@@ -147,7 +161,8 @@ def dictionary(schema: Schema) -> Concepts:
     for name, feature in schema.features.items():
         if isinstance(feature, Image):
             raise StudyError(
-                f"column {name!r} is an image: readable concepts are made from numbers, categories and flags"
+                f"column {name!r} is an image: readable concepts are made from numbers, categories "
+                "and flags"
             )
         width = len(feature.values) if isinstance(feature, Category) else 1
         marked = schema.missing_rule(name) == "indicator"
@@ -163,11 +178,12 @@ def plain(width: int) -> Concepts:
     >>> len(plain(3)), plain(3).items[2].name
     (3, 'input 3')
     """
-    return Concepts(width, tuple(Concept(f"input {i + 1}", f"input {i + 1}", "value", i) for i in range(width)))
+    names = [f"input {i + 1}" for i in range(width)]
+    return Concepts(width, tuple(Concept(name, name, "value", i) for i, name in enumerate(names)))
 
 
 def label_of(name: str, feature: Feature) -> str:
-    """What a clinician calls the feature: its label, or its column's name in words.
+    """What a clinician calls the feature: its label, or the words of its column's name.
 
     >>> label_of("heart_rate_max", Number(low=0, high=1))
     'Heart rate max'
@@ -175,11 +191,15 @@ def label_of(name: str, feature: Feature) -> str:
     return feature.label or name.replace("_", " ").strip().capitalize()
 
 
-def _of_feature(name: str, feature: Number | Category | Flag, column: int, missing: int) -> list[Concept]:
+def _of_feature(
+    name: str, feature: Number | Category | Flag, column: int, missing: int
+) -> list[Concept]:
     label = label_of(name, feature)
     flags = (feature.protected, feature.proxy)
 
-    def concept(text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = column) -> Concept:
+    def concept(
+        text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = column
+    ) -> Concept:
         unit = feature.unit if isinstance(feature, Number) else ""
         own = NONE if kind == "missing" else missing
         return Concept(text, name, kind, column, own, at, width, unit, *flags)
@@ -189,7 +209,10 @@ def _of_feature(name: str, feature: Number | Category | Flag, column: int, missi
     elif isinstance(feature, Flag):
         found = [concept(f"{label}: yes", "is")]
     else:
-        found = [concept(f"{label}: {value}", "is", column=column + i) for i, value in enumerate(feature.values)]
+        found = [
+            concept(f"{label}: {value}", "is", column=column + i)
+            for i, value in enumerate(feature.values)
+        ]
     if missing != NONE:
         absent = "not measured" if isinstance(feature, Number) else "not recorded"
         found.append(concept(f"{label}, {absent}", "missing", column=missing))
@@ -209,13 +232,53 @@ def _of_number(label: str, feature: Number, concept: _Maker) -> list[Concept]:
     if feature.normal is not None:
         low, high = feature.normal
         width = 2 * (high - low) / span
+        below, above = (
+            f"{label}, below normal (< {text(low)})",
+            f"{label}, above normal (> {text(high)})",
+        )
         if low > feature.low:
-            found.append(concept(f"{label}, below normal (< {text(low)})", "below", encoded(low), width))
+            found.append(concept(below, "below", encoded(low), width))
         if high < feature.high:
-            found.append(concept(f"{label}, above normal (> {text(high)})", "above", encoded(high), width))
+            found.append(concept(above, "above", encoded(high), width))
     if feature.thresholds is not None:
         for value in feature.thresholds.low:
             found.append(concept(f"{label}, low (< {text(value)})", "low", encoded(value)))
         for value in feature.thresholds.high:
             found.append(concept(f"{label}, high (> {text(value)})", "high", encoded(value)))
     return found
+
+
+class Remember(Generic[K, V]):
+    """Values computed from an immutable object, such as the concepts of a table: kept by the
+    object's identity and a label until the object is gone or there are too many.
+
+    >>> class Rows: ...
+    >>> kept, rows = Remember(2), Rows()
+    >>> kept.get(rows, lambda: 5, "a"), kept.get(rows, lambda: 6, "a"), len(kept)
+    (5, 5, 1)
+    >>> del rows
+    >>> len(kept)
+    0
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[tuple[int, str], tuple[weakref.ref[K], V]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K, make: Callable[[], V], label: str = "") -> V:
+        """The remembered value, made on first use."""
+        place = (id(key), label)
+        found = self._values.get(place)
+        if found is not None:
+            return found[1]
+        value = make()
+        with self._lock:
+            while len(self._values) >= self._most:
+                self._values.pop(next(iter(self._values)))
+            # The callback removes the entry before another object can have the same identity.
+            self._values[place] = (weakref.ref(key, lambda _: self._values.pop(place, None)), value)
+        return value

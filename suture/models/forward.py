@@ -1,13 +1,14 @@
-"""The forward pass of a dense network, in blocks of rows, on one flat workspace: shared by prediction and training.
+"""The forward pass of a dense network, in blocks of rows, on one flat workspace: shared by
+prediction and training.
 
 For each layer l the workspace holds, row by row and padded to whole lanes,
 
-    A[l]  inputs of layer l, rows x (size + 1); the last column is the constant 1 that meets the biases
-    W[l]  weights and biases of layer l, (size + 1) x next size
-    D[l]  derivative of the loss with respect to layer l's outputs        (training only)
-    T[l]  transposed weights, for the backward pass                       (training only)
-    G[l]  summed gradient, S[l] gradient of one patient with many rows    (training only)
-    V[l]  momentum, O[l] weights at the start                             (training only)
+    A[l]  inputs of layer l, rows x (size + 1); the last column is the constant 1 that meets the
+    biases W[l]  weights and biases of layer l, (size + 1) x next size D[l]  derivative of the loss
+    with respect to layer l's outputs        (training only) T[l]  transposed weights, for the
+    backward pass                       (training only) G[l]  summed gradient, S[l] gradient of one
+    patient with many rows    (training only) V[l]  momentum, O[l] weights at the start
+    (training only)
 
 The padding is zero and stays zero, so that whole lanes can be multiplied and squared without masks.
 """
@@ -21,7 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.models.compiled import compiled
-from suture.models.lanes import TILE, WIDTH, aligned, float_of_bits, load, padded, product, store, where_positive
+from suture.models.lanes import (
+    TILE,
+    WIDTH,
+    aligned,
+    float_of_bits,
+    load,
+    padded,
+    product,
+    store,
+    where_positive,
+)
 
 BLOCK = 64  # rows computed together
 
@@ -96,7 +107,8 @@ def pack(m, t, column, params):  # type: ignore[no-untyped-def]
 
 @compiled
 def tanh(x):  # type: ignore[no-untyped-def]
-    """Hyperbolic tangent in float32 without branches, so that LLVM can vectorise it (after Cephes ``tanhf``)."""
+    """Hyperbolic tangent in float32 without branches, so that LLVM can vectorise it (after Cephes
+    ``tanhf``)."""
     f = np.float32
     a = min(abs(x), f(9.5))  # beyond, the float32 nearest to tanh is 1
     z = x * x
@@ -139,7 +151,8 @@ def _activate(m, at, stride, rows, size, relu):  # type: ignore[no-untyped-def]
 
 @compiled
 def forward(m, t, rows, relu):  # type: ignore[no-untyped-def]
-    """From the inputs in A[0] to the logits in A[last], for the first ``rows`` rows of the block."""
+    """From the inputs in A[0] to the logits in A[last], for the first ``rows`` rows of the
+    block."""
     last = len(t) - 1
     for i in range(last):
         size = t[i + 1, SIZE]
@@ -172,8 +185,16 @@ def logits(m, t, params, x, relu, out):  # type: ignore[no-untyped-def]
 
 
 def compute_logits(sizes: tuple[int, ...], relu: bool, params: Any, x: Any) -> NDArray[np.float32]:
-    """The logits, rows x outputs, on a fresh workspace: safe to call from several threads at once."""
+    """The logits, rows x outputs, on a fresh workspace: safe to call from several threads at
+    once."""
     m, t = workspace(sizes, training=False)
     out = np.empty((len(x), sizes[-1]), np.float32)
-    logits(m, t, np.ascontiguousarray(params, np.float32), np.ascontiguousarray(x, np.float32), relu, out)
+    logits(
+        m,
+        t,
+        np.ascontiguousarray(params, np.float32),
+        np.ascontiguousarray(x, np.float32),
+        relu,
+        out,
+    )
     return out

@@ -1,17 +1,63 @@
-"""What training, methods and pages need of a network, whatever it is made of: one flat vector of parameters."""
+"""What training, methods and pages need of a network, whatever it is made of: one flat vector of
+parameters.
+
+To add a kind of network, write one module with a class like this protocol and list the class in
+`suture.models.kinds`. If no trainer in `suture.training.mechanism` can train it, add one there.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Trainer = Literal["dense", "images"]
+Description = dict[str, Any]
+"""A network as plain values: what ``result.json`` keeps of it."""
+
+
+class Settings(Protocol):
+    """The part of a study's ``[model]`` that decides a network's shape."""
+
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def activation(self) -> Literal["relu", "tanh"]: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def weights(self) -> str | None: ...
 
 
 class Network(Protocol):
-    """A network's shape; `Dense` for tables and `Residual` for images. The parameters live outside of it."""
+    """A network's shape; the parameters live outside of it.
+
+    What it computes for a row is a function of that row and the parameters alone, to the last bit,
+    whichever other rows are computed with it: the door relies on it wherever risks are summed or
+    counted.
+    """
+
+    kind: ClassVar[str]
+    """``model.kind`` in a study and in a result."""
+    trainer: ClassVar[Trainer]
+    """Which trainer in `suture.training.mechanism` trains it."""
+
+    @classmethod
+    def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
+        """The network of a study with so many encoded inputs and logits; files are relative to
+        ``base``."""
+
+    @classmethod
+    def rebuilt(cls, model: Description) -> Self:
+        """Inverse of `described`."""
+
+    def described(self) -> Description:
+        """What rebuilds the network, as plain values; its parameters are kept elsewhere."""
 
     @property
     def n_params(self) -> int:
@@ -32,7 +78,8 @@ class Network(Protocol):
         """The last layer's outputs, rows x outputs."""
 
     def predict(self, params: Floats, x: Floats) -> Floats:
-        """Probabilities: of outcome 1, one a row, for one logit; of each class, rows x classes, otherwise."""
+        """With one logit, the probability of outcome 1 for each row; otherwise of each class, rows
+        x classes."""
 
 
 def probabilities(logits: Floats) -> Floats:

@@ -1,12 +1,13 @@
 """Residual networks for grey images, with group normalisation.
 
-He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, arXiv:1512.03385: basic blocks, of which
-depth 18 and 34 have four stages, depth 8 and 20 three (section 4.2). Batch normalisation mixes patients, so that no
-bound on one patient's part of a gradient would hold; group normalisation looks at one image only (Wu & He: Group
-Normalization. ECCV 2018, arXiv:1803.08494).
+He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016, arXiv:1512.03385:
+basic blocks; depths 18 and 34 have four stages, depths 8 and 20 three (section 4.2). Batch
+normalisation mixes patients, so no bound on one patient's part of a gradient would hold; group
+normalisation uses one image only (Wu & He: Group Normalization. ECCV 2018, arXiv:1803.08494).
 
-As for `Dense`, all parameters are one flat float32 vector, in the order of `shapes`, which is PyTorch's own. Shapes,
-their count and the starting point are computed without PyTorch; it is imported when an image is first looked at.
+As in `Dense`, all parameters are one flat float32 vector, in the order of `shapes`, which is
+PyTorch's own. Shapes, their count and the starting point are computed without PyTorch, which is
+imported when the first image is scored.
 """
 
 from __future__ import annotations
@@ -15,78 +16,121 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from suture.errors import MissingExtra, StudyError
-from suture.models.network import probabilities
+from suture.models.network import Description, Floats, Settings, Trainer, probabilities
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Floats = NDArray[np.float32]
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 BLOCKS = {8: (1, 1, 1), 10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 20: (3, 3, 3), 34: (3, 4, 6, 3)}
 """Blocks of two convolutions in each stage, by depth."""
 LARGE = 64
-"""From this many pixels a side on, the first layer is the paper's: 7 x 7, stride 2, then pooling; below, 3 x 3."""
-CENTRE, SPREAD = 0.5, 0.25
-"""Pixels are within 0..1. Shifted and scaled by public constants: a mean of patients' pixels would be a release."""
-_PIXELS = 1 << 21
-"""Images are scored so many pixels at a time: memory stays bounded."""
+"""For images with sides of this many pixels or more, the first layer is the paper's: 7 x 7, stride
+2, then pooling; below, 3 x 3."""
 
 
-def torch_or_say() -> Any:
+def torch_or_say() -> ModuleType:
     """PyTorch, or the command that installs it."""
     try:
         import torch
     except ImportError:
-        raise MissingExtra("images need PyTorch; install it: pip install 'suture[imaging]'") from None
+        how = "images need PyTorch; install it: pip install 'suture[imaging]'"
+        raise MissingExtra(how) from None
     return torch
+
+
+def one_thread() -> None:
+    """Use one PyTorch thread from now on: Suture runs one thread per core, and sums must not depend
+    on how many there are.
+
+    It is not set back: part of the setting holds for the whole process, and other sites' threads
+    may be computing.
+    """
+    torch_or_say().set_num_threads(1)
 
 
 @dataclass(frozen=True)
 class Residual:
-    """The shape of a residual network for ``size`` x ``size`` images in rows of ``size * size`` pixels within 0..1.
+    """The shape of a residual network for ``size`` x ``size`` images, each a row of pixels from 0
+    to 1.
 
     >>> Residual(224, 34, 64).n_params, Residual(28, 8, 8).n_params
     (21278913, 19513)
     """
+
+    kind: ClassVar[str] = "residual"
+    trainer: ClassVar[Trainer] = "images"
 
     size: int
     depth: int = 8
     width: int = 8
     outputs: int = 1
     weights: str | None = None
-    """A local file of ImageNet weights as torchvision saves them (`converted`), or an NPZ file with our names (`named`)."""
+    """A local file of ImageNet weights as torchvision saves them (`converted`), or an NPZ file with
+    our names (`named`)."""
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS:
-            raise StudyError(f"model.depth: expected one of {', '.join(map(str, BLOCKS))}, found {self.depth}")
+            raise StudyError(
+                f"model.depth: expected one of {', '.join(map(str, BLOCKS))}, found {self.depth}"
+            )
         if self.width < 4 or self.width % 4:
             raise StudyError(f"model.width: expected a multiple of 4, found {self.width}")
         if self.size < 8 or self.outputs < 1:
             raise StudyError(
-                f"expected images of at least 8 x 8 pixels and an output, found {self.size}, {self.outputs}"
+                f"expected images of at least 8 x 8 pixels and an output, found {self.size}, "
+                f"{self.outputs}"
             )
-        if (
-            self.weights is not None
-            and not self.weights.endswith(".npz")
-            and not (self.width == 64 and self.depth in (18, 34) and self.size >= LARGE)
-        ):
+        converts = self.weights is not None and not self.weights.endswith(".npz")
+        if converts and not (self.width == 64 and self.depth in (18, 34) and self.size >= LARGE):
             raise StudyError(
-                f"model.weights: ImageNet weights fit depth 18 or 34 with width 64 and images of {LARGE} pixels or more, "
-                f"found depth {self.depth}, width {self.width}, {self.size} pixels"
+                "model.weights: ImageNet weights fit depth 18 or 34 with width 64 and images of "
+                f"{LARGE} pixels or more, found depth {self.depth}, width {self.width}, "
+                f"{self.size} pixels"
             )
 
     def __repr__(self) -> str:
-        """With PyTorch's version: rounding is part of a release, and this text is part of its fingerprint."""
+        """With PyTorch's version: rounding is part of a release, and this text is part of its
+        fingerprint."""
         return (
-            f"Residual(size={self.size}, depth={self.depth}, width={self.width}, outputs={self.outputs}, "
-            f"weights={self.weights!r}, torch={_version()})"
+            f"Residual(size={self.size}, depth={self.depth}, width={self.width}, "
+            f"outputs={self.outputs}, weights={self.weights!r}, torch={_version()})"
         )
+
+    @classmethod
+    def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Residual:
+        """The network of a study, whose rows must be square images."""
+        size = math.isqrt(inputs)
+        if size * size != inputs:
+            raise StudyError(
+                f'model.kind = "residual" needs square images, found rows of {inputs} numbers; use '
+                '"dense" for tables'
+            )
+        weights = None if settings.weights is None else str(base / settings.weights)
+        return cls(size, settings.depth, settings.width, outputs, weights)
+
+    @classmethod
+    def rebuilt(cls, model: Description) -> Residual:
+        """Inverse of `described`, without the file of weights."""
+        return cls(model["size"], model["depth"], model["width"], model["outputs"])
+
+    def described(self) -> Description:
+        """What rebuilds the network, as plain values, and the digest of the weights it began with.
+
+        >>> Residual(28).described()
+        {'kind': 'residual', 'size': 28, 'depth': 8, 'width': 8, 'outputs': 1}
+        """
+        shape = {"size": self.size, "depth": self.depth, "width": self.width}
+        begun = {} if self.weights is None else {"weights_sha256": digest(self.weights)}
+        return {"kind": self.kind, **shape, "outputs": self.outputs, **begun}
 
     @property
     def inputs(self) -> int:
@@ -99,24 +143,24 @@ class Residual:
         return 2 if self.outputs == 1 else self.outputs
 
     @cached_property
-    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def shapes(self) -> Shapes:
         """Name and shape of every parameter, with torchvision's names.
 
         >>> [name for name, _ in Residual(28).shapes[:4]], Residual(28).shapes[-1]
         (['conv1.weight', 'bn1.weight', 'bn1.bias', 'layer1.0.conv1.weight'], ('fc.bias', (1,)))
         """
         kernel = 7 if self.size >= LARGE else 3
-        found: list[tuple[str, tuple[int, ...]]] = [("conv1.weight", (self.width, 1, kernel, kernel))]
-        found += _norm("bn1", self.width)
+        found = _normed("conv1", "bn1", (self.width, 1, kernel, kernel))
         before = self.width
         for stage, blocks in enumerate(BLOCKS[self.depth]):
             after = self.width * 2**stage
             for block in range(blocks):
                 at = f"layer{stage + 1}.{block}"
-                found += [(f"{at}.conv1.weight", (after, before, 3, 3)), *_norm(f"{at}.bn1", after)]
-                found += [(f"{at}.conv2.weight", (after, after, 3, 3)), *_norm(f"{at}.bn2", after)]
+                found += _normed(f"{at}.conv1", f"{at}.bn1", (after, before, 3, 3))
+                found += _normed(f"{at}.conv2", f"{at}.bn2", (after, after, 3, 3))
                 if before != after:
-                    found += [(f"{at}.downsample.0.weight", (after, before, 1, 1)), *_norm(f"{at}.downsample.1", after)]
+                    around = f"{at}.downsample"
+                    found += _normed(f"{around}.0", f"{around}.1", (after, before, 1, 1))
                 before = after
         return (*found, ("fc.weight", (self.outputs, before)), ("fc.bias", (self.outputs,)))
 
@@ -126,7 +170,8 @@ class Residual:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
     def init(self, rng: np.random.Generator) -> Floats:
-        """He's initialisation, scales 1, shifts 0; from ``weights`` where given, with a fresh last layer.
+        """He's initialisation, with scales 1 and shifts 0; if ``weights`` are given, those, with a
+        fresh last layer.
 
         >>> bool(np.all(np.isfinite(Residual(28).init(np.random.default_rng(0)))))
         True
@@ -144,18 +189,18 @@ class Residual:
         return np.concatenate(parts)
 
     def logits(self, params: Floats, x: Floats) -> Floats:
-        """The last layer's outputs, rows x outputs; some images at a time."""
+        """The last layer's outputs, rows x outputs; computed one image at a time, because the sums
+        of a batch depend on its size."""
         torch = torch_or_say()
         self.check(params, x)
         module = self.module(torch.from_numpy(np.array(params, np.float32)))
-        step = max(1, _PIXELS // self.inputs)
         one_thread()
         with torch.no_grad():
-            found = [module(torch.from_numpy(x[at : at + step])).numpy() for at in range(0, len(x), step)]
+            found = [module(torch.from_numpy(x[at : at + 1])).numpy() for at in range(len(x))]
         return np.concatenate([np.zeros((0, self.outputs), np.float32), *found])
 
     def predict(self, params: Floats, x: Floats) -> Floats:
-        """Probabilities: of outcome 1, one a row, for one logit; of each class, rows x classes, otherwise."""
+        """With one logit, the probability of outcome 1 for each row; otherwise of each class."""
         return probabilities(self.logits(params, x))
 
     def check(self, params: Floats, x: Floats) -> None:
@@ -163,22 +208,28 @@ class Residual:
         if params.shape != (self.n_params,):
             raise StudyError(f"{self!r} has {self.n_params} parameters, found shape {params.shape}")
         if x.ndim != 2 or x.shape[1] != self.inputs:
-            raise StudyError(f"the network takes rows of {self.size} x {self.size} pixels, found shape {x.shape}")
+            raise StudyError(
+                f"the network takes rows of {self.size} x {self.size} pixels, found shape {x.shape}"
+            )
 
     def module(self, flat: Tensor) -> nn.Module:
-        """The network in PyTorch; its parameters are views of ``flat``, so that a step on one is a step on the other."""
-        from suture.models.residual_torch import build
+        """The network in PyTorch; its parameters are views of ``flat``, so that a step on one is a
+        step on the other."""
+        from suture.models.residual_torch import Net, over
 
-        return build(self, flat)
+        large = self.size >= LARGE
+        return over(
+            flat, lambda: Net(self.size, large, self.width, BLOCKS[self.depth], self.outputs)
+        )
 
 
-def _norm(name: str, channels: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(f"{name}.weight", (channels,)), (f"{name}.bias", (channels,))]
+def _normed(conv: str, norm: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """A convolution without biases, and the scales and shifts of the normalisation after it."""
+    channels = (shape[0],)
+    return [(f"{conv}.weight", shape), (f"{norm}.weight", channels), (f"{norm}.bias", channels)]
 
 
 def _version() -> str:
-    from importlib import metadata
-
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -190,9 +241,11 @@ def _known(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
 
 
 def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
-    """Weights from an NPZ file with an array for every name in `Residual.shapes`, the last layer included.
+    """Weights from an NPZ file with an array for every name in `Residual.shapes`, including the
+    last layer.
 
-    Whoever states such a file states that it is public: what it was learnt from is not covered by the study's promise.
+    A study that names such a file declares it public: what it was learnt from is not covered by the
+    study's promise.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -202,31 +255,42 @@ def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
     except KeyError as error:
         raise StudyError(f"model.weights: {path}: expected an array {error}, found none") from None
     except (OSError, ValueError) as error:
-        raise StudyError(f"model.weights: {path} is not a file of plain arrays ({type(error).__name__})") from None
+        raise StudyError(
+            f"model.weights: {path} is not a file of plain arrays ({type(error).__name__})"
+        ) from None
     for name, shape in shapes.items():
         if found[name].shape != shape or not np.isfinite(found[name]).all():
             raise StudyError(
-                f"model.weights: {path}: expected {name} of shape {shape} and finite, found shape {found[name].shape}"
+                f"model.weights: {path}: expected {name} of shape {shape} and finite, found shape "
+                f"{found[name].shape}"
             )
     return found
 
 
 def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
-    """ImageNet weights for colour and batch normalisation, as ours: the classifier and running statistics are dropped.
+    """Convert ImageNet weights for colour images; the classifier and the running statistics are
+    dropped.
 
-    The first convolution is averaged over its three colours (a grey image is three equal ones; the factor of 3 does not
-    matter, because normalisation follows). Scales and shifts of batch normalisation become those of group normalisation.
-    The file is read as plain tensors: code in it is refused.
+    The first convolution is averaged over its three colours (a grey image is three equal ones; the
+    factor of 3 does not matter, because normalisation follows). Scales and shifts of batch
+    normalisation become those of group normalisation. Only plain tensors are read: code in the file
+    is refused.
     """
     torch = torch_or_say()
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise StudyError(f"model.weights: {path} does not exist; give a file such as resnet34-b627a593.pth") from None
-    except Exception as error:  # torch.load fails in many ways, and each of them means: not such a file
-        raise StudyError(f"model.weights: {path} is not a file of plain tensors ({type(error).__name__})") from None
+        raise StudyError(
+            f"model.weights: {path} does not exist; give a file such as resnet34-b627a593.pth"
+        ) from None
+    except Exception as error:  # torch.load fails in many ways; each means: not such a file
+        raise StudyError(
+            f"model.weights: {path} is not a file of plain tensors ({type(error).__name__})"
+        ) from None
     if not isinstance(saved, dict):
-        raise StudyError(f"model.weights: {path} should hold named tensors, found {type(saved).__name__}")
+        raise StudyError(
+            f"model.weights: {path} should hold named tensors, found {type(saved).__name__}"
+        )
     found: dict[str, Floats] = {}
     for name, shape in shapes.items():
         if name.startswith("fc."):
@@ -237,19 +301,13 @@ def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Float
             array = array.mean(axis=1, keepdims=True)
         if array is None or array.shape != shape:
             what = "nothing" if array is None else f"shape {array.shape}"
-            raise StudyError(f"model.weights: {path}: expected {name} of shape {shape}, found {what}")
+            raise StudyError(
+                f"model.weights: {path}: expected {name} of shape {shape}, found {what}"
+            )
         found[name] = array
     return found
 
 
 def digest(path: str | Path) -> str:
-    """SHA-256 of a weights file, for the result: two runs with one digest began alike."""
+    """SHA-256 of a weights file: runs with equal digests began with equal weights."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def one_thread() -> None:
-    """One PyTorch thread from here on: Suture's threads are one a core, and sums must not depend on how many there are.
-
-    It is not set back: part of the setting holds for the whole process, and other sites' threads may be computing.
-    """
-    torch_or_say().set_num_threads(1)

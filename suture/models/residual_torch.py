@@ -1,26 +1,26 @@
-"""The residual network of `residual` as PyTorch modules. Imported only where an image is looked at."""
+"""The residual network of `suture.models.residual` as PyTorch modules; imported only where an image
+is scored or trained on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from suture.models.residual import BLOCKS, CENTRE, LARGE, SPREAD
-
-if TYPE_CHECKING:
-    from suture.models.residual import Residual
+CENTRE, SPREAD = 0.5, 0.25
+"""Pixels, which are from 0 to 1, are shifted and scaled by public constants: a mean of patients'
+pixels would be a release."""
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """At least four channels a group, at most 32 groups."""
+    """Groups of at least four channels, and at most 32 groups."""
     return nn.GroupNorm(min(32, channels // 4), channels)
 
 
 class Block(nn.Module):
-    """Two convolutions and the way round them (arXiv:1512.03385, section 3.3, option B)."""
+    """Two convolutions and a shortcut around them (arXiv:1512.03385, section 3.3, option B)."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -29,9 +29,8 @@ class Block(nn.Module):
         self.bn1 = _group_norm(after)
         self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
         self.bn2 = _group_norm(after)
-        self.downsample = (
-            None if stride == 1 else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), _group_norm(after))
-        )
+        shortcut = (nn.Conv2d(before, after, 1, stride, bias=False), _group_norm(after))
+        self.downsample = None if stride == 1 else nn.Sequential(*shortcut)
 
     def forward(self, x: Tensor) -> Tensor:
         around = x if self.downsample is None else self.downsample(x)
@@ -39,24 +38,24 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Rows of pixels in, logits out."""
+    """Takes rows of pixels and returns logits."""
 
-    def __init__(self, shape: Residual) -> None:
+    def __init__(
+        self, size: int, large: bool, width: int, stages: tuple[int, ...], outputs: int
+    ) -> None:
         super().__init__()
-        self.size = shape.size
-        self.large = shape.size >= LARGE
-        kernel = 7 if self.large else 3
-        self.conv1 = nn.Conv2d(1, shape.width, kernel, 2, kernel // 2, bias=False)
-        self.bn1 = _group_norm(shape.width)
-        before = shape.width
-        self.stages: list[str] = []
-        for stage, blocks in enumerate(BLOCKS[shape.depth]):
-            after = shape.width * 2**stage
+        self.size, self.large = size, large
+        kernel = 7 if large else 3
+        self.conv1 = nn.Conv2d(1, width, kernel, 2, kernel // 2, bias=False)
+        self.bn1 = _group_norm(width)
+        before = width
+        self.stages = [f"layer{stage + 1}" for stage in range(len(stages))]
+        for stage, blocks in enumerate(stages):
+            after = width * 2**stage
             layers = [Block(before if block == 0 else after, after) for block in range(blocks)]
-            self.stages.append(f"layer{stage + 1}")
-            self.add_module(self.stages[-1], nn.Sequential(*layers))
+            self.add_module(self.stages[stage], nn.Sequential(*layers))
             before = after
-        self.fc = nn.Linear(before, shape.outputs)
+        self.fc = nn.Linear(before, outputs)
 
     def forward(self, rows: Tensor) -> Tensor:
         x = (rows.reshape(-1, 1, self.size, self.size) - CENTRE) / SPREAD
@@ -68,15 +67,17 @@ class Net(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-def build(shape: Residual, flat: Tensor) -> Net:
-    """The network, whose parameters are views of ``flat``; PyTorch's own random start is skipped."""
+def over(flat: Tensor, build: Callable[[], nn.Module]) -> nn.Module:
+    """The module that ``build`` makes, with views of ``flat`` for parameters; PyTorch's own random
+    initialisation is skipped."""
     with torch.device("meta"):
-        net = Net(shape)
+        net = build()
     at = 0
     for name, parameter in list(net.named_parameters()):
-        holder = net.get_submodule(name.rpartition(".")[0])
+        owner, _, own = name.rpartition(".")
         size = parameter.numel()
-        view = flat[at : at + size].view(parameter.shape)
-        setattr(holder, name.rpartition(".")[2], nn.Parameter(view))
+        setattr(
+            net.get_submodule(owner), own, nn.Parameter(flat[at : at + size].view(parameter.shape))
+        )
         at += size
     return net

@@ -1,16 +1,19 @@
-"""A small U-Net that finds lungs and heart in a frontal chest view, in plain functions over named arrays.
+"""A small U-Net that finds lungs and heart in a frontal chest view: plain functions over named
+arrays, and its training.
 
-Ronneberger, Fischer, Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation", MICCAI 2015,
-arXiv:1505.04597; group normalisation (Wu, He, ECCV 2018, arXiv:1803.08494) in the place of none. Three halvings, 8 to 64
-channels, 122,492 weights. Images of another size are brought to 64 x 64 and the answer back, so one file of weights
-serves all.
+Ronneberger, Fischer, Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation",
+MICCAI 2015, arXiv:1505.04597, with group normalisation (Wu, He, ECCV 2018, arXiv:1803.08494). Three
+halvings, 8 to 64 channels, 122,492 weights. Images of another size are resized to 64 x 64 and the
+answer back, so one file of weights serves all.
 
-Trained on generated images only (`suture.training.segment`), so its weights cost no patient any privacy; on real images it
-is a guess that must be looked at, which is why `suture explain` draws the outlines it used.
+Nothing here is private training: `train_unet` adds no noise, so its images must be generated or
+public, and its weights then cost no patient any privacy. On real images the answer is a guess that
+must be checked, which is why `suture explain` draws the outlines it used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,20 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError
-from suture.models.residual import torch_or_say
+from suture.models.network import Floats
+from suture.models.residual import one_thread, torch_or_say
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-Params = dict[str, "torch.Tensor"]
+Params = dict[str, "Tensor"]
+Weights = dict[str, Floats]
 CLASSES = ("other", "right lung", "left lung", "heart")
 """What a pixel can be; sides are the patient's."""
 SIDE = 64
 INPUTS = 3
-"""The image and where each pixel is, down and across: a convolution alone cannot tell left from right."""
+"""The image, and each pixel's place down and across: a convolution alone cannot tell left from
+right."""
 CHANNELS = (8, 16, 32, 64)
 GROUP = 4
 """Channels normalised together."""
+BATCH, RATE = 8, 1e-2
+"""Of training."""
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -55,9 +63,9 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def init(seed: int) -> dict[str, NDArray[np.float32]]:
-    """Fresh weights: He's normal for convolutions, ones and zeros for normalisation, little for the last layer
-    (a class that starts far below the others is learnt late or never)."""
+def init(seed: int) -> Weights:
+    """Fresh weights: He's normal for convolutions, ones and zeros for normalisation, small ones for
+    the last layer (a class that starts far below the others is learnt late or never)."""
     rng = np.random.default_rng(seed)
     made = {}
     for name, shape in shapes().items():
@@ -69,16 +77,17 @@ def init(seed: int) -> dict[str, NDArray[np.float32]]:
     return made
 
 
-def forward(params: Params, x: torch.Tensor) -> torch.Tensor:
-    """Scores of every class at every pixel: what `inputs` made in, images x classes x side x side out."""
+def forward(params: Params, x: Tensor) -> Tensor:
+    """Scores of every class at every pixel (images x classes x side x side), from what `inputs`
+    makes."""
     import torch
     from torch.nn import functional as f
 
-    def block(name: str, z: torch.Tensor) -> torch.Tensor:
+    def block(name: str, z: Tensor) -> Tensor:
         for i in (1, 2):
             z = f.conv2d(z, params[f"{name}.conv{i}"], padding=1)
-            z = f.group_norm(z, z.shape[1] // GROUP, params[f"{name}.scale{i}"], params[f"{name}.shift{i}"])
-            z = f.leaky_relu(z, 0.1)
+            scale, shift = params[f"{name}.scale{i}"], params[f"{name}.shift{i}"]
+            z = f.leaky_relu(f.group_norm(z, z.shape[1] // GROUP, scale, shift), 0.1)
         return z
 
     kept = []
@@ -94,29 +103,31 @@ def forward(params: Params, x: torch.Tensor) -> torch.Tensor:
     return f.conv2d(x, params["head.weight"], params["head.bias"])
 
 
-def segment(weights: dict[str, NDArray[np.float32]], images: NDArray[np.float32]) -> NDArray[np.int8]:
-    """The class of every pixel: images x side x side with values from 0 to 1 in, the same shape out."""
+def segment(weights: Weights, images: Floats) -> NDArray[np.int8]:
+    """The class of every pixel of images (images x side x side, values from 0 to 1)."""
     torch = torch_or_say()
-    from torch.nn import functional as f
-
     params = {name: torch.from_numpy(value) for name, value in weights.items()}
     side = images.shape[-1]
-    found = []
+
+    def resized(x: Tensor, to: int, smooth: bool = False) -> Tensor:
+        if side == SIDE:
+            return x
+        how = {"mode": "bilinear", "align_corners": False, "antialias": smooth}
+        found: Tensor = torch.nn.functional.interpolate(x, size=(to, to), **how)
+        return found
+
+    found = [np.empty((0, side, side), np.int8)]
     with torch.inference_mode():
         for start in range(0, len(images), 64):
             x = torch.from_numpy(np.ascontiguousarray(images[start : start + 64, None], np.float32))
-            if side != SIDE:
-                x = f.interpolate(x, size=(SIDE, SIDE), mode="bilinear", align_corners=False, antialias=side > SIDE)
-            scores = forward(params, inputs(x))
-            if side != SIDE:
-                scores = f.interpolate(scores, size=(side, side), mode="bilinear", align_corners=False)
-            found.append(scores.argmax(dim=1).to(torch.int8).numpy())
-    return np.concatenate(found) if found else np.empty((0, side, side), np.int8)
+            scores = forward(params, inputs(resized(x, SIDE, side > SIDE)))
+            found.append(resized(scores, side).argmax(dim=1).to(torch.int8).numpy())
+    return np.concatenate(found)
 
 
-def inputs(x: torch.Tensor) -> torch.Tensor:
-    """Each image (images x 1 x side x side) to mean 0 and standard deviation 1, because scanners differ in brightness and
-    contrast first of all, with the place of every pixel beside it."""
+def inputs(x: Tensor) -> Tensor:
+    """Each image (images x 1 x side x side) scaled to mean 0 and standard deviation 1, because
+    scanners differ most in brightness and contrast, with the place of every pixel beside it."""
     import torch
 
     x = (x - x.mean(dim=(1, 2, 3), keepdim=True)) / (x.std(dim=(1, 2, 3), keepdim=True) + 1e-4)
@@ -125,8 +136,9 @@ def inputs(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((x, down.expand_as(x), across.expand_as(x)), dim=1)
 
 
-def masks(weights: dict[str, NDArray[np.float32]], image: NDArray[np.float32]) -> dict[str, NDArray[np.bool_]]:
-    """Masks of one image (side x side) by name, the largest connected piece of each: specks are not organs."""
+def masks(weights: Weights, image: Floats) -> dict[str, NDArray[np.bool_]]:
+    """Masks of one image (side x side) by name: the largest connected piece of each, because specks
+    are not organs."""
     from scipy import ndimage
 
     found = segment(weights, image[None])[0]
@@ -138,16 +150,96 @@ def masks(weights: dict[str, NDArray[np.float32]], image: NDArray[np.float32]) -
     return organs
 
 
-def load_weights(path: Path) -> dict[str, NDArray[np.float32]]:
+def load_weights(path: Path) -> Weights:
     """Weights from a file that `suture segment` wrote."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name].astype(np.float32) for name in archive.files}
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: cannot be read as U-Net weights ({type(error).__name__}); suture segment writes them"
+            f"{path}: cannot be read as U-Net weights ({type(error).__name__}); suture segment "
+            "writes them"
         ) from None
     expected = shapes()
     if {name: value.shape for name, value in found.items()} != expected:
-        raise DataError(f"{path}: holds other arrays than this U-Net's {len(expected)}; train it anew: suture segment")
+        raise DataError(
+            f"{path}: holds other arrays than this U-Net's {len(expected)}; train it again: suture "
+            "segment"
+        )
     return found
+
+
+def train_unet(
+    images: Floats,
+    classes: NDArray[np.int8],
+    *,
+    epochs: int = 5,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Weights:
+    """Train on images x 64 x 64 (values from 0 to 1) and the class of every pixel; the same seed
+    gives the same weights on the same machine.
+
+    Adam on the sum of cross-entropy and a soft Dice loss (Milletari, Navab, Ahmadi, "V-Net", 3DV
+    2016, arXiv:1606.04797), with contrast, gamma, noise and covered patches drawn for every batch,
+    so that a lesion or another scanner does not hide a lung.
+    """
+    torch = torch_or_say()
+    from torch.nn import functional as f
+
+    one_thread()
+    rng = np.random.default_rng(seed)
+    fresh = init(seed).items()
+    params: Params = {name: torch.tensor(value, requires_grad=True) for name, value in fresh}
+    steps = epochs * (len(images) // BATCH)
+    optimiser = torch.optim.Adam(params.values(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, max_lr=RATE, total_steps=max(steps, 2)
+    )
+    for epoch in range(epochs):
+        order, total = rng.permutation(len(images)), 0.0
+        for start in range(0, len(images) - BATCH + 1, BATCH):
+            rows = order[start : start + BATCH]
+            x = inputs(torch.from_numpy(varied(images[rows], rng)[:, None]))
+            target = torch.from_numpy(classes[rows].astype(np.int64))
+            scores = forward(params, x)
+            share = scores.softmax(dim=1)[:, 1:]
+            wanted = f.one_hot(target, len(CLASSES)).permute(0, 3, 1, 2)[:, 1:].float()
+            parts = (share * wanted, share, wanted)
+            overlap, found, true = (part.sum(dim=(0, 2, 3)) for part in parts)
+            soft_dice = (2 * overlap + 1) / (found + true + 1)
+            loss = f.cross_entropy(scores, target) + 1 - soft_dice.mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            total += float(loss.detach())
+        say(f"epoch {epoch + 1} of {epochs}: loss {total * BATCH / max(len(images), 1):.3f}")
+    return {name: value.detach().numpy() for name, value in params.items()}
+
+
+def varied(images: Floats, rng: np.random.Generator) -> Floats:
+    """The images with random contrast, gamma and noise, half of them with a patch of another
+    grey."""
+    count, side = len(images), images.shape[-1]
+    gamma, contrast, noise = (
+        rng.uniform(a, b, (count, 1, 1)) for a, b in ((0.6, 1.6), (0.7, 1.2), (0.0, 0.06))
+    )
+    made = np.clip(images, 0, 1) ** gamma * contrast + noise * rng.standard_normal(images.shape)
+    for i in np.flatnonzero(rng.random(count) < 0.5):
+        height, width = rng.integers(side // 12, side // 4, 2)
+        top, left = rng.integers(0, side - height), rng.integers(0, side - width)
+        made[i, top : top + height, left : left + width] += rng.uniform(-0.3, 0.5)
+    return np.asarray(np.clip(made, 0, 1), np.float32)
+
+
+def measured_dice(weights: Weights, images: Floats, classes: NDArray[np.int8]) -> dict[str, float]:
+    """Mean Dice of each organ over held-out images that show it."""
+    found = segment(weights, images)
+    dice = {}
+    for number, name in enumerate(CLASSES[1:], start=1):
+        a, b = found == number, classes == number
+        shown = b.any(axis=(1, 2))
+        total = a.sum(axis=(1, 2)) + b.sum(axis=(1, 2))
+        dice[name] = float(np.mean(2 * (a & b).sum(axis=(1, 2))[shown] / total[shown]))
+    return dice

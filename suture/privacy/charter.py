@@ -1,12 +1,17 @@
-"""The charter: what an ethics board approved, signed with Ed25519, and what it says about a study that asks to run.
+"""The charter: what an ethics board approved, signed, and whether a study conforms to it.
 
-A charter is a TOML file with a ``[charter]`` table and one ``[[signature]]`` a signer. The signature covers the
-canonical JSON of the table's meaning, so spaces and comments may change and nothing else may. A site holds its charter
-and the public keys it trusts in its own home, and `suture/site/gate.py` asks `objections` before any row is read.
+A charter is a TOML file with a ``[charter]`` table and one ``[[signature]]`` per signer. The
+signature covers the canonical JSON of the table's meaning, so only spaces and comments may change.
+A site holds its charter and the public keys it trusts in its own home, and `suture/site/gate.py`
+asks for `objections` before any row is read.
 
-The charter's epsilon and delta cover the whole study at this site. Methods that are compared are separate promises on
-the same patients, so their epsilons and deltas are added up here (basic composition, Dwork & Roth 2014, Theorem 3.16):
-crude, and known before anything is read.
+The study is named by its digest (``plan``, `Study.digest`): changing any setting makes it another
+study, which nobody approved. The other fields tell the board in words what it approves, and bind
+too.
+
+The charter's epsilon and delta cover the whole study at this site. Methods that are compared are
+separate promises on the same patients, so their epsilons and deltas are added up here (basic
+composition, Dwork & Roth 2014, Theorem 3.16): crude, and known before anything is read.
 """
 
 from __future__ import annotations
@@ -23,25 +28,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import CharterError
-from suture.privacy.keys import canonical, key_id, sign, verifies
-from suture.privacy.rule import Condition, rule_words, same_rule
+from suture.privacy.canonical import json_text
+from suture.privacy.signing import key_id, sign, verifies
+from suture.schema.rule import Condition, rule_words, same_rule
 
 _KIND = "charter"
 
 
 class Charter(BaseModel):
-    """What was approved.
-
-    >>> charter = Charter(study="cardio", protocol="2026-14", expires="2027-12-31", outcome="high_risk",
-    ...     features=("age",), regions=("US-MA",), sites=("boston", "lyon"), epsilon=8.0, delta=1e-5)
-    >>> charter.minimum_sites, charter.exact_metrics
-    (2, False)
-    """
+    """What was approved."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
     study: str
+    plan: str = Field(pattern="^[0-9a-f]{64}$")
+    """The digest of the approved study."""
     protocol: str = Field(min_length=1)
     valid_from: date = date(1970, 1, 1)
     expires: date
@@ -73,7 +75,7 @@ class Charter(BaseModel):
     @property
     def digest(self) -> str:
         """A short name for exactly this charter."""
-        return hashlib.sha256(canonical(self.plain())).hexdigest()[:16]
+        return hashlib.sha256(json_text(self.plain()).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,15 @@ class Signed:
         """A file that `read_charter` reads back."""
         content = self.charter.plain()
         rule = content.pop("cohort")
-        lines = ["[charter]", *(f"{key} = {_text(value)}" for key, value in content.items()), ""]
-        for condition in rule:
-            lines += ["[[charter.cohort]]", *(f"{key} = {_text(value)}" for key, value in condition.items()), ""]
-        for key, value in self.signatures:
-            lines += ["[[signature]]", f'key = "{key}"', f'value = "{value}"', ""]
+        tables = [("[charter]", content), *(("[[charter.cohort]]", one) for one in rule)]
+        tables += [("[[signature]]", {"key": key, "value": v}) for key, v in self.signatures]
+        lines: list[str] = []
+        for title, table in tables:
+            lines += [title, *(f"{key} = {_text(value)}" for key, value in table.items()), ""]
         return "\n".join(lines)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     # TOML knows no surrogate pairs, and takes DEL only as an escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -116,37 +118,43 @@ def read_charter(path: Path) -> Signed:
         raise CharterError(f"the charter {path} is not TOML: {error}") from None
     found = tables.get("signature", [])
     if set(tables) - {"charter", "signature"} or not isinstance(tables.get("charter"), dict):
-        raise CharterError(
-            f"{path}: expected a [charter] table and [[signature]] tables; see: suture charter new --help"
-        )
-    if not isinstance(found, list) or not all(
-        isinstance(item, dict) and set(item) == {"key", "value"} and all(isinstance(t, str) for t in item.values())
-        for item in found
-    ):
-        raise CharterError(f"{path}: each [[signature]] needs key and value; see: suture charter sign --help")
+        expected = "expected a [charter] table and [[signature]] tables"
+        raise CharterError(f"{path}: {expected}; see: suture charter new --help")
+    if not isinstance(found, list) or not all(map(_is_signature, found)):
+        expected = "each [[signature]] needs key and value"
+        raise CharterError(f"{path}: {expected}; see: suture charter sign --help")
     try:
         charter = Charter.model_validate(tables["charter"])
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, p['loc']))}: {p['msg'].removeprefix('Value error, ')}" for p in error.errors()]
-        raise CharterError(f"the charter {path} is not complete: {'; '.join(lines)}") from None
+        problems = ((".".join(map(str, p["loc"])), p["msg"]) for p in error.errors())
+        text = "; ".join(f"{where}: {m.removeprefix('Value error, ')}" for where, m in problems)
+        raise CharterError(f"the charter {path} is not complete: {text}") from None
     return Signed(charter, tuple((item["key"], item["value"]) for item in found))
+
+
+def _is_signature(item: object) -> bool:
+    if not isinstance(item, dict) or set(item) != {"key", "value"}:
+        return False
+    return all(isinstance(text, str) for text in item.values())
 
 
 def trust(signed: Signed, trusted: tuple[Ed25519PublicKey, ...], where: str) -> Charter:
     """The charter, if a trusted key has signed exactly this content."""
     if not signed.signatures:
         raise CharterError(
-            f"{where} is not signed; the board signs it with: suture charter sign {where} --key board.key"
+            f"{where} is not signed; the board signs it with: suture charter sign {where} --key "
+            "board.key"
         )
     names = {key_id(key): key for key in trusted}
     known = [(names[name], value) for name, value in signed.signatures if name in names]
     if not known:
         found = ", ".join(name for name, _ in signed.signatures)
-        raise CharterError(f"{where} is signed by {found}, whom this site does not trust; it trusts {', '.join(names)}")
+        whom = f"whom this site does not trust; it trusts {', '.join(names)}"
+        raise CharterError(f"{where} is signed by {found}, {whom}")
     if not any(verifies(_KIND, signed.charter.plain(), value, key) for key, value in known):
         raise CharterError(
-            f"{where} is not what was signed: the signature is forged, or the charter was edited after signing. "
-            "Ask the board for the charter it signed"
+            f"{where} is not what was signed: the signature is forged, or the charter was edited "
+            "after signing. Ask the board for the charter it signed"
         )
     return signed.charter
 
@@ -156,6 +164,8 @@ class Request:
     """What a study asks of one site, before anything is read."""
 
     study: str
+    plan: str
+    """The digest of the study."""
     outcome: str
     features: tuple[str, ...]
     groups: tuple[str, ...]
@@ -182,59 +192,53 @@ class Objection:
 
 def objections(charter: Charter, request: Request, today: date) -> list[Objection]:
     """Every reason to refuse; an empty list admits the study."""
-    found: list[tuple[str, bool, str]] = []
-
-    def unless(fine: bool, name: str, text: str) -> None:
-        found.append((name, fine, text))
-
-    unless(
-        today >= charter.valid_from,
-        "not yet valid",
-        f"the charter is valid from {charter.valid_from}, today is {today}",
+    c, r, now = charter, request, f"today is {today}"
+    plans = f"its digest is {r.plan[:12]}, approved is {c.plan[:12]}"
+    rules = f"the approved cohort is {rule_words(c.cohort)}; the study's is {rule_words(r.cohort)}"
+    least, sites = f"at least {c.minimum_sites} sites must take part", len(r.regions)
+    few = f"{least} in every round, found {r.sites_a_round}; raise method.participation"
+    lists = (
+        ("feature", r.features, c.features),
+        ("group", r.groups, c.groups),
+        ("method", r.methods, c.methods or r.methods),
+        ("site", tuple(r.regions), c.sites),
+        ("region", tuple(dict.fromkeys(r.regions.values())), c.regions),
     )
-    unless(
-        today <= charter.expires,
-        "expired",
-        f"protocol {charter.protocol} expired on {charter.expires}, today is {today}",
+    more = {name: [item for item in asked if item not in fine] for name, asked, fine in lists}
+    checks = (
+        (today >= c.valid_from, "not yet valid", f"it is valid from {c.valid_from}, {now}"),
+        (today <= c.expires, "expired", f"protocol {c.protocol} expired on {c.expires}, {now}"),
+        (r.study == c.study, "study", f"the charter is for study {c.study!r}, found {r.study!r}"),
+        (r.plan == c.plan, "plan", f"the study is not the one that was approved ({plans})"),
+        (r.outcome == c.outcome, "outcome", f"the outcome is {c.outcome!r}, found {r.outcome!r}"),
+        *(
+            (not found, name, f"not approved as a {name}: {', '.join(map(repr, found))}")
+            for name, found in more.items()
+        ),
+        (r.site in c.sites, "this site", f"the charter is not for this site, {r.site!r}"),
+        (same_rule(c.cohort, r.cohort), "cohort", f"{rules}. Set schema.include"),
+        (sites >= c.minimum_sites, "too few sites", f"{least}, found {sites}"),
+        (r.sites_a_round >= c.minimum_sites, "too few a round", few),
+        (
+            c.exact_metrics or not r.describe,
+            "exact figures",
+            "exact histograms of rows may not leave; remove evaluation.describe",
+        ),
     )
-    unless(
-        request.study == charter.study, "study", f"the charter is for study {charter.study!r}, found {request.study!r}"
-    )
-    unless(
-        request.outcome == charter.outcome,
-        "outcome",
-        f"the approved outcome is {charter.outcome!r}, found {request.outcome!r}",
-    )
-    for name, asked, allowed in (
-        ("feature", request.features, charter.features),
-        ("group", request.groups, charter.groups),
-        ("method", request.methods, charter.methods or request.methods),
-        ("site", tuple(request.regions), charter.sites),
-        ("region", tuple(dict.fromkeys(request.regions.values())), charter.regions),
-    ):
-        more = [item for item in asked if item not in allowed]
-        unless(not more, name, f"not approved as a {name}: {', '.join(map(repr, more))}")
-    unless(request.site in charter.sites, "this site", f"the charter is not for this site, {request.site!r}")
-    rules = f"the approved cohort is {rule_words(charter.cohort)}; the study's is {rule_words(request.cohort)}"
-    unless(same_rule(charter.cohort, request.cohort), "cohort", f"{rules}. Set schema.include")
-    least = f"at least {charter.minimum_sites} sites must take part"
-    unless(len(request.regions) >= charter.minimum_sites, "too few sites", f"{least}, found {len(request.regions)}")
-    few = f"{least} in every round, found {request.sites_a_round}; raise method.participation"
-    unless(request.sites_a_round >= charter.minimum_sites, "too few a round", few)
-    fine = charter.exact_metrics or not request.describe
-    unless(fine, "exact figures", "exact histograms of rows may not leave; remove evaluation.describe")
-    return [Objection(name, text) for name, fine, text in found if not fine] + _promise_objections(charter, request)
+    found = [Objection(name, text) for fine, name, text in checks if not fine]
+    return found + _promise_objections(charter, request)
 
 
 def _promise_objections(charter: Charter, request: Request) -> list[Objection]:
     if request.unit is None or request.delta is None:
-        return [Objection("no privacy", "the study promises no privacy; add [privacy] with unit, epsilon and delta")]
+        text = "the study promises no privacy; add [privacy] with unit, epsilon and delta"
+        return [Objection("no privacy", text)]
     if request.unit != charter.unit:
-        return [Objection("unit", f"the approved unit is the {charter.unit}, found {request.unit!r}")]
+        text = f"the approved unit is the {charter.unit}, found {request.unit!r}"
+        return [Objection("unit", text)]
     if request.epsilon is None:
-        return [
-            Objection("no epsilon", "the study states noise but no epsilon; state privacy.epsilon, so that it binds")
-        ]
+        text = "the study states noise but no epsilon; state privacy.epsilon, so that it binds"
+        return [Objection("no epsilon", text)]
     count, found = len(request.methods), []
     each = f" ({count} methods of {{:g}} each)" if count > 1 else ""
     for name, asked, allowed in (
@@ -242,6 +246,6 @@ def _promise_objections(charter: Charter, request: Request) -> list[Objection]:
         ("delta", request.delta, charter.delta),
     ):
         if asked * count > allowed * (1 + 1e-12):
-            text = f"the approved {name} is {allowed:g}, found {asked * count:g}{each.format(asked)}"
-            found.append(Objection(name, text))
+            total = f"{asked * count:g}{each.format(asked)}"
+            found.append(Objection(name, f"the approved {name} is {allowed:g}, found {total}"))
     return found

@@ -1,9 +1,9 @@
 """The envelope: named arrays as bytes, so that what crosses the wall can be counted and checked.
 
-Layout: ``S2``, the number of arrays, then for each array its name (length, UTF-8), one byte for dtype and number of
-dimensions, and its shape; then the raw little-endian arrays one after another. Numbers are varints (seven bits a byte, the
-lowest first). A small array costs nine bytes more than its content: some methods send only a few dozen. Nothing is
-pickled: opening an envelope never runs code.
+Layout: ``S2``, the number of arrays, then for each array its name (length, UTF-8), one byte for
+dtype and number of dimensions, and its shape; then the raw little-endian arrays one after another.
+Numbers are varints (seven bits per byte, the lowest first). A small array costs nine bytes more
+than its content. Nothing is pickled: opening an envelope never runs code.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ _MOST = 2**62
 """Larger numbers are refused: no array is as large."""
 
 
+def layout(payload: Payload) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Names, types and shapes of a payload's arrays."""
+    return tuple((name, payload[name].dtype.str, payload[name].shape) for name in sorted(payload))
+
+
 def seal(payload: Payload) -> bytes:
     """Named arrays to bytes.
 
@@ -37,12 +42,12 @@ def seal(payload: Payload) -> bytes:
         array = np.asarray(payload[name], order="C")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if array.dtype.str not in _DTYPES:
-            raise RunError(f"payload {name!r} has type {array.dtype}, which an envelope does not carry")
+            raise RunError(f"payload {name!r} has type {array.dtype}, which no envelope carries")
         if array.ndim > 15:
-            raise RunError(f"payload {name!r} has {array.ndim} dimensions, and an envelope carries at most 15")
+            raise RunError(f"payload {name!r} has {array.ndim} dimensions; at most 15 are carried")
         text = name.encode()
-        header += [_varint(len(text)), text, bytes([_DTYPES.index(array.dtype.str) << 4 | array.ndim])]
-        header += [_varint(n) for n in array.shape]
+        code = _DTYPES.index(array.dtype.str) << 4 | array.ndim
+        header += [_varint(len(text)), text, bytes([code]), *map(_varint, array.shape)]
         body.append(array.tobytes())
     return b"".join([*header, *body])
 
@@ -85,7 +90,8 @@ def _varint(number: int) -> bytes:
 
 
 def _read(data: bytes, at: int) -> tuple[int, int]:
-    """A varint and where the next byte is. Only the shortest writing of a number is taken: one payload, one envelope."""
+    """A varint, and where the next byte is. Only the shortest form is accepted: one payload, one
+    envelope."""
     number = shift = 0
     while True:
         byte = data[at]

@@ -1,12 +1,13 @@
-"""The secure sum over a network, a site's side: the server gets masked words from each site and learns only their sum.
+"""A site's side of the secure sum: the server gets masked words and learns only their sum.
 
-Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure Aggregation for
-Privacy-Preserving Machine Learning. CCS 2017, Figure 4, in its form against a server that lies (with signatures and the
-consistency check). The server's side is `collector.py`; nothing here knows how messages travel. In-process: `total.py`.
+Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
+Aggregation for Privacy-Preserving Machine Learning. CCS 2017, Figure 4, in its form against a
+server that lies (with signatures and the consistency check). The server's side is `collector.py`.
 
-A sum has five stages. In each the server sends every remaining site one message and gets one answer; both are mappings of
-named arrays that an envelope carries. `Collector.ask` makes the messages, `Sender.answer` answers, `Collector.take` takes
-the answers; who does not answer has dropped out. `collector.play(collector, carry)` is the whole loop.
+A sum has five stages. In each the server sends every remaining site one message and gets one
+answer; both are named arrays that an envelope carries. `Collector.ask` makes the messages,
+`Sender.answer` answers, `Collector.take` takes the answers; a site that does not answer has dropped
+out. `collector.play` is the whole loop.
 
 | stage       | the server sends               | a site answers                                     | paper |
 |-------------|--------------------------------|----------------------------------------------------|-------|
@@ -17,23 +18,26 @@ the answers; who does not answer has dropped out. `collector.play(collector, car
 | `unmask`    | the signatures                 | for each site one share: of its own mask if it is  | 4     |
 |             |                                | on the list, of its mask key if it dropped out     |       |
 
-A site's words get its own mask PRG(b_u), and for every other site v plus or minus PRG(s_uv), which cancels in the sum.
-Shares of both secrets are held by all: b_u is opened for those who stayed, the key behind s_uv for those who dropped out.
-Whoever got both for one site could read its words, so a site never gives both: it gives one share a site, once, for one
-list that at least ``threshold`` sites have signed. Two lists would need more signers than there are (see `Terms`).
+A site's words get its own mask PRG(b_u), and for every other site v plus or minus PRG(s_uv), which
+cancels in the sum. All sites hold shares of both secrets: b_u is opened for those who stayed, the
+key behind s_uv for those who dropped out. Whoever got both for one site could read its words, so a
+site gives only one share per site, once, for one list that at least ``threshold`` sites have
+signed. Two lists would need more signers than there are (see `Terms`).
 
-A `Sender` serves one sum. Its secrets come from `secret` (the operating system's; injected in simulation and tests) and
-are gone with the object. Where a stage may run in another process than the last, `Sender.state` holds everything as named
-arrays (save it *before* the answer leaves, at the site, and delete it after the sum) and `Sender.resume` goes on. A site
-that lost the state answers nothing more: it has dropped out.
+A `Sender` serves one sum. Its secrets come from ``secret`` (the operating system's; injected in
+simulation and tests) and are gone with the object. Where the next stage may run in another process,
+save `Sender.state` at the site *before* the answer leaves, delete it after the sum, and continue
+with `Sender.resume`. A site that lost its state answers nothing more: it has dropped out.
 
-What a caller must see to (docs/secure-sums.md):
-- a release is masked in one sum only. The same words in two sums with different survivors give the server the difference,
-  which is one site's words. A repeated round therefore needs a new session, new noise and a new charge;
-- `Terms.asked` is a digest of everything that decides what a site adds (study, method, model, round, every site's size, norm
-  bound): sites only open sums of answers to the same question. What is left out the server could tell each site
-  differently, and so make all sites but one add nothing (`gathering.question`);
-- identities are public keys that the site itself has enrolled, never ones that the server names.
+What a caller must ensure (docs/secure-sums.md):
+- A release is masked in one sum only. The same words in two sums with different survivors give the
+  server the difference, which is one site's words. A repeated round therefore needs a new session,
+  new noise and a new charge.
+- `Terms.asked` is a digest of everything that decides what a site adds (study, method, model,
+  round, every site's size, norm bound): sites only open sums of answers to the same question.
+  Whatever the digest leaves out, the server could tell each site differently, and so make all sites
+  but one add nothing (`suture.engine.gather`).
+- Identities are public keys that the site itself has enrolled, never ones that the server names.
 """
 
 from __future__ import annotations
@@ -41,56 +45,57 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from numpy.typing import NDArray
 
 from suture.errors import PrivacyError
-from suture.privacy.mechanisms import derive
-from suture.protection.masks import (
+from suture.privacy.noise.source import Arrays, State, derive
+from suture.protection.terms import (
+    KEYS_BYTES,
+    SEALED_BYTES,
+    SHARE_BYTES,
+    SIGNATURE_BYTES,
+    STAGES,
+    Bytes,
+    Stage,
+    Terms,
     add_mask,
+    agreement_text,
     commitment,
+    element,
     expand,
+    keys_text,
     mask_private,
     own_mask_key,
     pair_key,
     raw,
+    split,
     to_bytes,
     unsigned,
-)
-from suture.protection.shamir import SHARE_BYTES, element, split
-from suture.protection.terms import (
-    KEYS_BYTES,
-    SEALED_BYTES,
-    SIGNATURE_BYTES,
-    STAGES,
-    Arrays,
-    Bytes,
-    Stage,
-    Terms,
-    agreement_text,
-    keys_text,
 )
 
 _NONCE = bytes(12)
 
 
 class Sender:
-    """One site in one sum. Stages are answered in order, each once; whatever does not hold is refused for good."""
+    """One site in one sum. Each stage is answered once, in order; violations are refused."""
 
-    def __init__(self, terms: Terms, party: str, identity: Ed25519PrivateKey, secret: bytes) -> None:
+    def __init__(
+        self, terms: Terms, party: str, identity: Ed25519PrivateKey, secret: bytes
+    ) -> None:
         if party not in terms.parties:
             raise PrivacyError(f"secure sum: site {party!r} is not a party of it")
         self.terms, self.me = terms, terms.parties.index(party)
         if identity.public_key().public_bytes_raw() != terms.identities[self.me]:
-            raise PrivacyError(f"secure sum: the key of site {party!r} is not the one that was enrolled for it")
+            raise PrivacyError(
+                f"secure sum: the key of site {party!r} is not the one that was enrolled for it"
+            )
         self._identity = identity
-        self._kept: dict[str, NDArray[Any]] = {"stage": np.zeros(1, np.int32), "secret": raw(secret)}
+        self._kept: State = {"stage": np.zeros(1, np.int32), "secret": raw(secret)}
         self._agreements: dict[bytes, bytes] = {}
 
     @classmethod
@@ -103,7 +108,7 @@ class Sender:
         return sender
 
     @property
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> State:
         """Everything that must survive until the next stage; secret, never leaves the site."""
         return {**self._kept, "terms": raw(self.terms.digest)}
 
@@ -112,42 +117,41 @@ class Sender:
         """The site's name."""
         return self.terms.parties[self.me]
 
-    def answer(self, stage: Stage, message: Arrays, words: Arrays | None = None) -> dict[str, NDArray[Any]]:
+    def answer(self, stage: Stage, message: Arrays, words: Arrays | None = None) -> State:
         """The answer to one stage; ``words`` (int32 or int64 arrays) are needed for `mask`."""
-        expected = STAGES[int(self._kept["stage"][0])] if 0 <= self._kept["stage"][0] < len(STAGES) else None
-        # A stage counts as begun before it is answered: what fails half-way is never tried again with other content.
+        at = int(self._kept["stage"][0])
+        expected = STAGES[at] if 0 <= at < len(STAGES) else None
+        # A stage counts as begun before it is answered: a failed one is never tried again.
         self._kept["stage"] = np.array([len(STAGES)], np.int32)
         if stage != expected:
-            raise self._refusal(f"was asked for stage {stage!r}, expected {expected!r}; each stage is answered once")
-        if stage == "advertise":
-            found = self._advertise()
-        elif stage == "share":
-            found = self._share(message)
-        elif stage == "mask":
+            raise self._refusal(
+                f"was asked for stage {stage!r}, expected {expected!r}; each stage is answered once"
+            )
+        if stage == "mask":
             found = self._mask(message, words or {})
-        elif stage == "agree":
-            found = self._agree(message)
         else:
-            found = self._unmask(message)
-        self._kept["stage"] = np.array([STAGES.index(stage) + 1], np.int32)
+            others = {"advertise": self._advertise, "share": self._share, "agree": self._agree}
+            found = others.get(stage, self._unmask)(message)
+        self._kept["stage"] = np.array([at + 1], np.int32)
         return found
 
-    # --- the stages --------------------------------------------------------------------------------------------------
+    # --- the stages --------------------------------------------------------------------------
 
-    def _advertise(self) -> dict[str, NDArray[Any]]:
-        own = self._channel_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
-        own += commitment(self.terms, self.me, self._own_mask)
-        return {"keys": raw(own), "signature": raw(self._identity.sign(keys_text(self.terms, self.me, own)))}
+    def _advertise(self, _: Arrays) -> State:
+        own = self._public + commitment(self.terms, self.me, self._own_mask)
+        signature = self._identity.sign(keys_text(self.terms, self.me, own))
+        return {"keys": raw(own), "signature": raw(signature)}
 
-    def _share(self, message: Arrays) -> dict[str, NDArray[Any]]:
+    def _share(self, message: Arrays) -> State:
         terms, n = self.terms, len(self.terms.parties)
         present = self._some(message, "parties", least=terms.threshold)
         keys = self._bytes(message, "keys", len(present), KEYS_BYTES)
         signatures = self._bytes(message, "signatures", len(present), SIGNATURE_BYTES)
         for i, party in enumerate(present):
-            if not terms.verified(party, signatures[i].tobytes(), keys_text(terms, party, keys[i].tobytes())):
+            text = keys_text(terms, party, keys[i].tobytes())
+            if not terms.verified(party, signatures[i].tobytes(), text):
                 raise self._refusal(f"keys of {terms.parties[party]!r} are not signed by it")
-        public = [keys[i, start : start + 32].tobytes() for i in range(len(present)) for start in (0, 32)]
+        public = [key[start : start + 32].tobytes() for key in keys for start in (0, 32)]
         if len(set(public)) != len(public):
             raise self._refusal("two of the public keys are equal")
         roster = np.zeros((n, KEYS_BYTES), np.uint8)
@@ -155,31 +159,33 @@ class Sender:
         if roster[self.me].tobytes()[:64] != self._public:
             raise self._refusal("its own keys were exchanged")
         self._kept |= {"roster": roster, "keyed": np.array(present, np.int32)}
-        mask_shares = split(self._own_mask, terms.threshold, n, derive(self._secret, "polynomial b"))
-        key_shares = split(self._mask_seed, terms.threshold, n, derive(self._secret, "polynomial s"))
+        secrets = [derive(self._secret, f"polynomial {which}") for which in "bs"]
+        mask_shares = split(self._own_mask, terms.threshold, n, secrets[0])
+        key_shares = split(self._mask_seed, terms.threshold, n, secrets[1])
         others = [party for party in present if party != self.me]
         sealed = np.zeros((len(others), SEALED_BYTES), np.uint8)
         held = np.zeros((n, 2 * SHARE_BYTES), np.uint8)
         for i, party in enumerate(others):
-            self._agreed(self._mask_key, party, 32)  # a key that makes no secret is refused before anything is shared
-            text = to_bytes(mask_shares[party]) + to_bytes(key_shares[party])
-            sealed[i] = raw(AESGCM(self._channel(self.me, party)).encrypt(_NONCE, text, None))
+            self._agreed(self._mask_key, party, 32)  # refuses a useless key before sharing anything
+            both = to_bytes(mask_shares[party]) + to_bytes(key_shares[party])
+            sealed[i] = raw(AESGCM(self._channel(self.me, party)).encrypt(_NONCE, both, None))
         held[self.me, :SHARE_BYTES] = raw(to_bytes(mask_shares[self.me]))
         self._kept["held"] = held
         return {"to": np.array(others, np.int32), "shares": sealed}
 
-    def _mask(self, message: Arrays, words: Arrays) -> dict[str, NDArray[Any]]:
+    def _mask(self, message: Arrays, words: Arrays) -> State:
         terms, keyed = self.terms, set(self._kept["keyed"].tolist())
         others = self._some(message, "from", least=terms.threshold - 1)
         sealed = self._bytes(message, "shares", len(others), SEALED_BYTES)
         if self.me in others or not keyed.issuperset(others):
             raise self._refusal("shares from a site that has not advertised keys, or from itself")
         for i, party in enumerate(others):
+            channel, site = AESGCM(self._channel(party, self.me)), terms.parties[party]
             try:
-                text = AESGCM(self._channel(party, self.me)).decrypt(_NONCE, sealed[i].tobytes(), None)
+                both = channel.decrypt(_NONCE, sealed[i].tobytes(), None)
             except InvalidTag:
-                raise self._refusal(f"the shares from {terms.parties[party]!r} cannot be opened") from None
-            self._kept["held"][party] = raw(text)
+                raise self._refusal(f"the shares from {site!r} cannot be opened") from None
+            self._kept["held"][party] = raw(both)
         self._kept["shared"] = np.array(sorted([*others, self.me]), np.int32)
         masked = unsigned(words)
         if not masked:
@@ -190,16 +196,16 @@ class Sender:
             add_mask(masked, pair_key(terms, secret, self.me, party), +1 if self.me < party else -1)
         return {name: array.view(words[name].dtype) for name, array in masked.items()}
 
-    def _agree(self, message: Arrays) -> dict[str, NDArray[Any]]:
+    def _agree(self, message: Arrays) -> State:
         survivors = self._some(message, "survivors", least=self.terms.threshold)
         if self.me not in survivors:
-            raise self._refusal("the server's list says that this site dropped out, which is not so")
+            raise self._refusal("the server's list wrongly says that this site dropped out")
         if not set(self._kept["shared"].tolist()).issuperset(survivors):
             raise self._refusal("the server's list names a site that shared no keys")
         self._kept["survivors"] = np.array(survivors, np.int32)
         return {"signature": raw(self._identity.sign(self._transcript(survivors)))}
 
-    def _unmask(self, message: Arrays) -> dict[str, NDArray[Any]]:
+    def _unmask(self, message: Arrays) -> State:
         terms, survivors = self.terms, self._kept["survivors"].tolist()
         signers = self._some(message, "signers", least=terms.threshold)
         signatures = self._bytes(message, "signatures", len(signers), SIGNATURE_BYTES)
@@ -209,17 +215,18 @@ class Sender:
         for i, party in enumerate(signers):
             if not terms.verified(party, signatures[i].tobytes(), text):
                 raise self._refusal(
-                    f"{terms.parties[party]!r} did not sign the list of survivors that this site was shown; nothing is unmasked"
+                    f"{terms.parties[party]!r} did not sign the list of survivors that this site "
+                    "was shown; nothing is unmasked"
                 )
         shared, stayed = self._kept["shared"], set(survivors)
         shares = np.zeros((len(shared), SHARE_BYTES), np.uint8)
         for i, party in enumerate(shared.tolist()):
-            # One or the other, never both: the share of its own mask for who stayed, of its mask key for who left.
+            # Never both: the share of its own mask for who stayed, of its mask key for who left.
             start = 0 if party in stayed else SHARE_BYTES
             shares[i] = self._kept["held"][party, start : start + SHARE_BYTES]
         return {"of": shared, "shares": shares}
 
-    # --- what the stages stand on ------------------------------------------------------------------------------------
+    # --- keys, and checks of messages -------------------------------------------------------
 
     @property
     def _secret(self) -> bytes:
@@ -243,15 +250,17 @@ class Sender:
 
     @cached_property
     def _public(self) -> bytes:
-        return self._channel_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
+        own = (self._channel_key, self._mask_key)
+        return b"".join(key.public_key().public_bytes_raw() for key in own)
 
     @cached_property
     def _roster_digest(self) -> bytes:
         return hashlib.sha256(self._kept["roster"].tobytes()).digest()
 
     def _transcript(self, survivors: Sequence[int]) -> bytes:
-        """What is signed in the consistency check: all that the server told this site, not the list alone."""
-        return agreement_text(self.terms, self._roster_digest, self._kept["shared"].tolist(), survivors)
+        """What is signed in the consistency check: all that the server told this site."""
+        shared = self._kept["shared"].tolist()
+        return agreement_text(self.terms, self._roster_digest, shared, survivors)
 
     def _agreed(self, key: X25519PrivateKey, party: int, start: int) -> bytes:
         public = self._kept["roster"][party, start : start + 32].tobytes()
@@ -259,11 +268,12 @@ class Sender:
             try:
                 self._agreements[public] = key.exchange(X25519PublicKey.from_public_bytes(public))
             except ValueError:
-                raise self._refusal(f"{self.terms.parties[party]!r} advertised a key of low order") from None
+                site = self.terms.parties[party]
+                raise self._refusal(f"{site!r} advertised a key of low order") from None
         return self._agreements[public]
 
     def _channel(self, sender: int, receiver: int) -> bytes:
-        """The key of one message from one site to another. It encrypts that message only, so its nonce may be fixed."""
+        """The key of one message between two sites, and of no other, so its nonce may be fixed."""
         other = receiver if sender == self.me else sender
         info = derive(self.terms.digest, "channel", self._roster_digest, sender, receiver)
         return expand(self._agreed(self._channel_key, other, 0), info)
@@ -273,11 +283,11 @@ class Sender:
         found = message.get(name)
         if found is None or found.ndim != 1 or found.dtype != np.int32:
             raise self._refusal(f"expected a list of sites as {name!r}")
-        listed = found.tolist()
-        if listed != sorted(set(listed)) or (listed and not 0 <= listed[0] <= listed[-1] < len(self.terms.parties)):
+        listed, n = found.tolist(), len(self.terms.parties)
+        if listed != sorted(set(listed)) or not all(0 <= party < n for party in listed):
             raise self._refusal(f"the list {name!r} names a site twice, or one that is no party")
         if len(listed) < least:
-            raise self._refusal(f"{name!r} lists {len(listed)} sites, fewer than the {least} that are needed")
+            raise self._refusal(f"{name!r} lists {len(listed)} sites; {least} are needed")
         return [int(party) for party in listed]
 
     def _bytes(self, message: Arrays, name: str, count: int, length: int) -> Bytes:

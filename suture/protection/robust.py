@@ -1,4 +1,4 @@
-"""Robust aggregation: a few wrong or hostile updates must not carry the model away. It needs to see every update.
+"""Robust aggregation, which needs to see every update, and means of bounded updates, which do not.
 
 | rule           | keeps its sense with up to             | paper |
 |----------------|----------------------------------------|-------|
@@ -7,26 +7,38 @@
 | `krum`         | ``wrong`` of n sites, n >= 2 wrong + 3 | Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning     |
 |                |                                        | with Adversaries, NIPS 2017 (arXiv:1703.02757)                 |
 
-Median and trimmed mean work entry by entry: with at most so many wrong updates every entry of the result lies between two
-honest sites' entries. Krum takes the update whose nearest neighbours are nearest (``keep`` of them: multi-Krum, a mean).
-None of them weighs sites by size: a hostile site would claim to be large. Pure functions over a matrix, a row a site.
+Median and trimmed mean work entry by entry: with at most so many wrong updates every entry of the
+result lies between two honest sites' entries. Krum takes the update whose nearest neighbours are
+nearest (``keep`` of them: multi-Krum, a mean). None of them weighs sites by size: a hostile site
+would claim to be large. These are pure functions over a matrix with one row per site.
 
-`screen` comes before any of them: updates that are not finite, of another shape, sent twice or for another round are
-rejected, with the reason, and recorded.
+`screen` comes first: it rejects updates that are not finite, of another shape, sent twice or for
+another round, and says why.
+
+`Bounded` is a weighted mean through a secure sum. A site's update is shortened to ``bound`` in L2
+norm, multiplied by its public share of the weight and rounded to whole steps of a grid; the words
+are summed (under masks, or by a trusted party) and turned back into the mean over the sites that
+stayed. Shortening and rounding come after the update's noise, so they cost no privacy. No entry of
+the sum can leave the word: all shares together are at most 1, so it is at most ``bound`` plus
+rounding. The site's own software keeps the bound, and under masks nobody can check it. Against
+sites that change their software use robust aggregation, which needs to see every update; both
+together would need proofs about masked values.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError
+from suture.privacy.noise.source import Array, Arrays
+from suture.protection.envelope import layout
 
 Floats = NDArray[np.float64]
 Rule = Literal["mean", "median", "trimmed-mean", "krum"]
@@ -38,14 +50,16 @@ class Reply:
 
     site: str
     round: int
-    payload: Mapping[str, NDArray[Any]]
+    payload: Arrays
 
 
-def screen(replies: Sequence[Reply], sites: Sequence[str], round_: int) -> tuple[list[Reply], dict[str, str]]:
+def screen(
+    replies: Sequence[Reply], sites: Sequence[str], round_: int
+) -> tuple[list[Reply], dict[str, str]]:
     """The replies that can be used, in order, and why the others cannot, by site.
 
-    A site that sends two different replies for the round is trusted with neither; the same one twice counts once. The
-    right names, types and shapes are those of most replies.
+    A site that sends two different replies for the round is trusted with neither; the same one
+    twice counts once. The right names, types and shapes are those of most replies.
 
     >>> good = {"delta": np.zeros(2, np.float32)}
     >>> replies = [Reply("a", 1, good), Reply("b", 1, {"delta": np.array([np.nan, 0], np.float32)}), Reply("c", 2, good)]
@@ -64,11 +78,11 @@ def screen(replies: Sequence[Reply], sites: Sequence[str], round_: int) -> tuple
             rejected[reply.site] = "two different answers for the same round"
         else:
             by_site.setdefault(reply.site, reply)
-    layouts = {site: _layout(reply.payload) for site, reply in by_site.items() if site not in rejected}
+    layouts = {s: layout(reply.payload) for s, reply in by_site.items() if s not in rejected}
     usual = Counter(layouts.values()).most_common(1)[0][0] if layouts else ()
     used = []
-    for site, layout in layouts.items():
-        if layout != usual:
+    for site, found in layouts.items():
+        if found != usual:
             rejected[site] = "the update has other names, types or shapes than most sites'"
         elif not all(np.all(np.isfinite(array)) for array in by_site[site].payload.values()):
             rejected[site] = "the update is not finite"
@@ -78,7 +92,7 @@ def screen(replies: Sequence[Reply], sites: Sequence[str], round_: int) -> tuple
 
 
 def aggregate(rule: Rule, updates: Floats, weights: Sequence[float], wrong: int) -> Floats:
-    """One update from many, a row each; ``wrong`` is how many rows may be hostile, ``weights`` are used by `mean` only."""
+    """One update from many rows, ``wrong`` of them hostile; only `mean` uses ``weights``."""
     if rule == "mean":
         return np.average(updates, axis=0, weights=np.asarray(weights, np.float64))
     if rule == "median":
@@ -100,46 +114,32 @@ def most_wrong(rule: Rule, count: int) -> int:
 
 
 def bounded(updates: Floats, bound: float) -> Floats:
-    """Every update shortened to an L2 norm of at most ``bound``.
-
-    >>> bounded(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).tolist()
-    [[0.6000000000000001, 0.8], [0.3, 0.4]]
-    """
+    """Every update shortened to an L2 norm of at most ``bound``."""
     norms = np.linalg.norm(updates, axis=1)
     return np.asarray(updates * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None])
 
 
 def median(updates: Floats) -> Floats:
-    """The median of every entry.
-
-    >>> median(np.array([[1.0, 5.0], [2.0, -1e9], [3.0, 7.0]])).tolist()
-    [2.0, 5.0]
-    """
+    """The median of every entry."""
     _some(updates, 1, "median")
     return np.asarray(np.median(updates, axis=0))
 
 
 def trimmed_mean(updates: Floats, wrong: int) -> Floats:
-    """The mean of every entry without its ``wrong`` largest and ``wrong`` smallest values.
-
-    >>> trimmed_mean(np.array([[1.0], [2.0], [3.0], [6.0], [1e9]]), 1).tolist()
-    [3.6666666666666665]
-    """
+    """The mean of every entry without its ``wrong`` largest and ``wrong`` smallest values."""
     _some(updates, 2 * wrong + 1, f"a mean trimmed by {wrong} on each side")
     ordered = np.sort(updates, axis=0)
     return np.asarray(np.mean(ordered[wrong : len(updates) - wrong], axis=0))
 
 
 def krum(updates: Floats, wrong: int, keep: int = 1) -> Floats:
-    """The update with the least sum of squared distances to its n - wrong - 2 nearest; with ``keep``, the mean of that many.
-
-    >>> krum(np.array([[1.0], [1.1], [1.3], [0.9], [50.0]]), 1).tolist()
-    [1.0]
-    """
+    """The mean of the ``keep`` updates nearest to their n - wrong - 2 nearest neighbours."""
     count = len(updates)
     _some(updates, 2 * wrong + 3, f"Krum with {wrong} wrong")
     if not 1 <= keep <= count - wrong:
-        raise RunError(f"multi-Krum: expected to keep 1 to {count - wrong} of {count} updates, found {keep}")
+        raise RunError(
+            f"multi-Krum: expected to keep 1 to {count - wrong} of {count} updates, found {keep}"
+        )
     # Around the median the honest updates are small numbers, so their distances keep their digits.
     near = updates - np.median(updates, axis=0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -157,9 +157,73 @@ def _some(updates: Floats, least: int, what: str) -> None:
         raise RunError(f"{what} needs at least {least} updates, found {len(updates)}")
 
 
-def _layout(payload: Mapping[str, NDArray[Any]]) -> tuple[Any, ...]:
-    return tuple((name, payload[name].dtype.str, payload[name].shape) for name in sorted(payload))
+def _same(one: Arrays, other: Arrays) -> bool:
+    return layout(one) == layout(other) and all(
+        one[name].tobytes() == other[name].tobytes() for name in one
+    )
 
 
-def _same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    return _layout(one) == _layout(other) and all(one[name].tobytes() == other[name].tobytes() for name in one)
+@dataclass(frozen=True)
+class Bounded:
+    """The grid of one mean: words of ``word`` bits, ``parties`` sites, updates of norm ``bound``.
+
+    >>> grid = Bounded(bound=1.0, parties=3)
+    >>> words = [grid.words(np.array([0.3, -0.4]), 0.5), grid.words(np.array([3.0, 4.0]), 0.25)]
+    >>> mean = grid.mean(words[0] + words[1], 0.75)  # the third site dropped out
+    >>> bool(np.all(np.abs(mean - [(0.5 * 0.3 + 0.25 * 0.6) / 0.75, 0]) <= grid.error(2, 0.75)))
+    True
+    """
+
+    bound: float
+    parties: int
+    word: Literal[32, 64] = 32
+
+    def __post_init__(self) -> None:
+        if not (0 < self.bound < float("inf") and self.parties >= 1 and self.word in (32, 64)):
+            raise RunError(
+                "expected a norm bound above 0, at least one site and words of 32 or 64 bits, "
+                f"found {self}"
+            )
+
+    @property
+    def steps(self) -> float:
+        """Grid steps in a unit of the update."""
+        # In 64 bits a step is below a float64's precision; a product must not round up to 2^63.
+        return min(2.0 ** (self.word - 1) - 1 - self.parties, 2.0**62) / self.bound
+
+    def shortened(self, update: Array) -> Floats:
+        """The update within the norm bound."""
+        values = np.asarray(update, np.float64)
+        norm = float(np.linalg.norm(values))
+        if not np.isfinite(norm):
+            raise RunError("an update that is not finite cannot be summed; lower method.rate")
+        return values * (self.bound / norm) if norm > self.bound else values
+
+    def is_long(self, update: Array) -> bool:
+        """Whether an update is longer than the bound."""
+        return float(np.linalg.norm(np.asarray(update, np.float64))) > self.bound
+
+    def words(self, update: Array, share: float) -> Array:
+        """A site's words; ``share`` is its public part of the weight of all sites asked."""
+        if not 0 <= share <= 1:
+            raise RunError(f"expected a share of the weight between 0 and 1, found {share}")
+        whole = np.rint(self.shortened(update) * share * self.steps)
+        return whole.astype(np.int32 if self.word == 32 else np.int64)
+
+    def mean(self, total: Array, share: float) -> Floats:
+        """The weighted mean over the sites in the sum, whose shares add up to ``share``."""
+        if not 0 < share <= 1 + 1e-9:
+            raise RunError(
+                f"expected that the sites in the sum have a share of the weight, found {share}"
+            )
+        return total.astype(np.float64) / (self.steps * share)
+
+    def error(self, survivors: int, share: float) -> float:
+        """The most by which rounding can move an entry of the mean: half a step per site."""
+        return (survivors / 2) / (self.steps * share) * (1 + 1e-9)
+
+
+def shares(weights: dict[str, float]) -> dict[str, float]:
+    """Public weights as parts of one."""
+    whole = sum(weights.values())
+    return {site: weight / whole for site, weight in weights.items()}

@@ -1,53 +1,57 @@
-"""The secure sum: hospitals add whole numbers modulo a power of two, and only the total is ever opened.
+"""The secure sum: hospitals add whole numbers modulo a power of two, and only the total is opened.
 
-A share (`Grid.share`) is a hospital's real vector as noisy whole numbers: words of 32 or 64 bits, or, where a message must
-be small, words of a few bits that `pack_words` puts side by side. `SecureSum.add` takes shares, `SecureSum.total` opens the
-sum once every expected party has added. This object is *honest and in-process*: it stands where a networked protocol
-with masks stands and has the same interface. **Trust assumption**: whoever runs it sees shares in memory and is trusted not
-to look; the server, and everybody after it, sees the total only.
+A share (`Grid.share`) is a hospital's real vector as noisy whole numbers: words of 32 or 64 bits,
+or, where a message must be small, words of a few bits that `pack_words` puts side by side.
+`SecureSum` adds shares and opens the sum once every expected party has added. It is *honest and
+in-process*: it has the interface of the networked protocol with masks. **Trust assumption**:
+whoever runs it sees shares in memory and is trusted not to look; the server, and everybody after
+it, sees the total only.
 
 Noise: the whole number for a real value c (in steps of the grid) is drawn with P(k) proportional to
-exp(-(k - c)^2 / (2 s^2)): a discrete Gaussian *around the real value*, so that rounding is part of the noise and costs
-nothing, however coarse the grid is. With n parties of which at least h add theirs, the sum of the honest ones' numbers is
-a discrete Gaussian of variance h s^2 up to a factor exp(+-`wobble`), which is below 1e-14 for s of 2 steps or more and is
-charged all the same. Proof: docs/veil.md, Theorem 4, after Kairouz, Liu & Steinke 2021 ("The Distributed Discrete
-Gaussian Mechanism", arXiv:2102.06387), whose parties round first and pay for it.
+exp(-(k - c)^2 / (2 s^2)): a discrete Gaussian *around the real value*, so that rounding is part of
+the noise and costs nothing, however coarse the grid is. With n parties of which at least h add
+theirs, the sum of the honest ones' numbers is a discrete Gaussian of variance h s^2 up to a factor
+exp(+-`wobble`), which is below 1e-14 for s of 2 steps or more and is charged all the same. Proof:
+docs/veil.md, Theorem 4, after Kairouz, Liu & Steinke 2021 ("The Distributed Discrete Gaussian
+Mechanism", arXiv:2102.06387), whose parties round first and pay for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent, ZCDpEvent
 from numpy.typing import NDArray
 
 from suture.errors import PrivacyError, RunError
-from suture.privacy.mechanisms import generator
+from suture.privacy.door import mechanism
+from suture.privacy.noise.source import Array, Arrays, generator
+from suture.protection.envelope import layout
 
 Floats = NDArray[np.float64]
-Words = NDArray[Any]
+Words = Array
 """Whole numbers of 32 or 64 bits, or packed ones as bytes."""
 
 LEAST_SHARE = 2.0
-"""The least standard deviation of one party's noise, in grid steps; `wobble` is then below 1e-14 for 300 parties."""
+"""The least deviation of a party's noise in grid steps: `wobble` < 1e-14 for 300 parties."""
 STEPS = 2.0**10
 """Grid steps in one sensitivity, where nothing else is asked for."""
 SLACK = 1e-3
 """kappa of Theorem 4: a thousandth of rho pays for orders near 1, where wobble counts most."""
-MOST = 2**62
+MOST = 2.0**62
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How reals become whole numbers under noise that costs ``rho``-zCDP for a vector of L2 sensitivity ``sensitivity``.
+    """How reals become whole numbers under noise that costs ``rho``-zCDP at this L2 sensitivity.
 
-    Without ``rho`` there is no noise and no promise. ``honest`` is the number of parties whose noise is counted on.
-    ``step`` is the distance of two grid points in real units (default: a 1024th of the sensitivity), public, so that
-    whoever opens a total knows it. Each party's noise is at least `LEAST_SHARE` steps, also where rho would allow less.
+    Without ``rho`` there is no noise and no promise. ``honest`` is the number of parties whose
+    noise is relied on. ``step`` is the public distance of two grid points in real units (default: a
+    1024th of the sensitivity). Each party's noise is at least `LEAST_SHARE` steps, even where rho
+    would allow less.
     """
 
     sensitivity: float
@@ -60,7 +64,9 @@ class Grid:
         private = self.rho is None or self.rho > 0
         fine = self.step is None or self.step > 0
         if not (self.sensitivity > 0 and private and fine and self.size >= 1 and self.honest >= 1):
-            raise PrivacyError(f"expected a sensitivity, rho, step, size and number of parties above 0, found {self}")
+            raise PrivacyError(
+                f"expected sensitivity, rho, step, size and parties > 0, found {self}"
+            )
 
     @property
     def steps(self) -> float:
@@ -69,11 +75,11 @@ class Grid:
 
     @cached_property
     def deviation(self) -> float:
-        """Standard deviation of one party's noise, in grid steps, such that ``honest`` of them cost at most ``rho``."""
+        """Deviation of a party's noise in grid steps: ``honest`` of them cost at most rho."""
         if self.rho is None:
             return 0.0
-        # rho = (1 + kappa) (Delta^2 / (2 h s^2) + 2 size wobble / kappa): Theorem 4. Wobble falls with s, so that its
-        # value at the least s serves for every s.
+        # rho = (1 + kappa) (Delta^2 / (2 h s^2) + 2 size wobble / kappa): Theorem 4. Wobble falls
+        # with s, so its value at the least s serves for every s.
         spare = self.rho / (1 + SLACK) - 2 * self.size * wobble(LEAST_SHARE, self.honest) / SLACK
         if spare <= 0:
             raise PrivacyError(f"no noise on this grid costs as little as rho = {self.rho:g}")
@@ -81,13 +87,13 @@ class Grid:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the total's noise in real units, when all of ``honest`` add theirs."""
+        """Standard deviation of the total's noise in real units, from ``honest`` parties."""
         return self.deviation * math.sqrt(self.honest) / self.steps
 
     def share(self, values: Floats, key: bytes) -> Words:
         """One party's contribution: on the grid, with the party's noise, as 64-bit words.
 
-        >>> from suture.privacy.mechanisms import seeded_key
+        >>> from suture.privacy.noise.source import seeded_key
         >>> grid = Grid(1.0, 0.5, 2, honest=2)
         >>> total = grid.share(np.array([3.0, -1.0]), seeded_key(1)) + grid.share(np.array([2.0, 5.0]), seeded_key(2))
         >>> bool(np.all(np.abs(grid.open(total) - [5.0, 4.0]) < 6 * grid.noise))
@@ -104,7 +110,7 @@ class Grid:
         return whole.astype(np.int64)
 
     def short(self, patients: int, parties: int) -> bool:
-        """Whether any total of this many patients (each within the sensitivity) and its noise fits words of 32 bits.
+        """Whether any total of so many patients, with its noise, fits words of 32 bits.
 
         >>> Grid(1.0, 0.01, 5).short(60_000, 150), Grid(1.0, 0.01, 5).short(3_000_000, 150)
         (True, False)
@@ -117,43 +123,69 @@ class Grid:
         return total.astype(np.float64) / self.steps
 
 
-def on_grid(values: Floats, steps: float, size: int) -> Floats:
-    """Reals in grid steps; refuses what would not fit.
+@mechanism
+@dataclass(frozen=True)
+class Share:
+    """A mechanism of the door: a site's share of a sum over sites, on a grid, with its noise."""
 
-    >>> on_grid(np.array([0.25, -1.0]), 10.0, 2).tolist()
-    [2.5, -10.0]
-    """
-    scaled: Floats = np.asarray(values, np.float64) * steps
-    if scaled.shape != (size,) or not np.all(np.abs(scaled) < MOST):
-        raise RunError(f"expected {size} finite values that fit 62 bits on the grid, found shape {scaled.shape}")
+    grid: Grid
+    unbounded: bool = False
+    """What a patient adds is not limited: only where nothing is promised."""
+    entrywise: bool = field(default=False, init=False)
+    whole: bool = field(default=False, init=False)
+
+    @property
+    def event(self) -> DpEvent:
+        """rho-zCDP; without noise nothing is promised."""
+        return NonPrivateDpEvent() if self.grid.rho is None else ZCDpEvent(self.grid.rho)
+
+    @property
+    def size(self) -> int:
+        """Numbers in the sum."""
+        return self.grid.size
+
+    @property
+    def limit(self) -> float:
+        """The L2 norm of what a patient may add."""
+        return math.inf if self.unbounded else self.grid.sensitivity
+
+    def noised(self, total: Floats, key: bytes) -> Words:
+        """The share, as 64-bit words."""
+        return self.grid.share(total, key)
+
+
+def on_grid(values: Floats, steps: float, size: int) -> Floats:
+    """Reals in grid steps, clipped to 62 bits without an error, which would tell about rows."""
+    scaled: Floats = np.clip(np.asarray(values, np.float64) * steps, -MOST, MOST)
+    scaled[np.isnan(scaled)] = 0.0
+    if scaled.shape != (size,):
+        raise RunError(f"expected {size} values, found shape {scaled.shape}")
     return scaled
 
 
 @cache
 def wobble(deviation: float, parties: int) -> float:
-    """How far the logarithm of a sum's probabilities can be from a Gaussian's, at any whole number and for any centres.
+    """How far a sum's log probabilities can be from a Gaussian's, anywhere and for any centres.
 
-    With eta(r) = 2 sum over m of exp(-2 pi^2 r^2 m^2), Theorem 4 adds -log(1 - eta) for every party and for every sum of two.
+    With eta(r) = 2 sum over m of exp(-2 pi^2 r^2 m^2), Theorem 4 adds -log(1 - eta) for every party
+    and for every sum of two.
 
     >>> wobble(2.0, 300) < 1e-14, round(wobble(0.5, 1), 4)
     (True, 0.0146)
     """
     eta = [2 * math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, parties)]
     eta += [2 * math.exp(-2 * math.pi**2 * deviation**2)] * parties
-    # The terms m = 2, 3, ... of eta are together less than the 1.01th part of the first for r of 0.35 or more.
+    # The terms m = 2, 3, ... add up to less than a hundredth of the first for r of 0.35 or more.
     return -sum(math.log1p(-1.01 * value) for value in eta)
 
 
-def discrete_gaussian(rng: np.random.Generator, deviation: float, size: int, centre: Floats | None = None) -> Words:
-    """Whole numbers with P(k) proportional to exp(-(k - c)^2 / (2 deviation^2)), the centres c within [-1/2, 1/2].
+def discrete_gaussian(
+    rng: np.random.Generator, deviation: float, size: int, centre: Floats | None = None
+) -> Words:
+    """Whole numbers with P(k) proportional to exp(-(k - c)^2 / (2 deviation^2)), |c| <= 1/2.
 
-    By rejection from a two-sided geometric (after Canonne, Kamath & Steinke 2020, Algorithm 3), in vectors. Acceptance
-    probabilities are rounded to floats, an error of about 1e-16 of probability.
-
-    >>> from suture.privacy.mechanisms import seeded_key
-    >>> noise = discrete_gaussian(generator(seeded_key(3)), 5.0, 100_000)
-    >>> round(float(np.mean(noise)), 1) + 0.0, round(float(np.std(noise)), 1)
-    (0.0, 5.0)
+    By rejection from a two-sided geometric (after Canonne, Kamath & Steinke 2020, Algorithm 3), in
+    vectors. Acceptance probabilities are rounded to floats, an error of about 1e-16 of probability.
     """
     middle = np.zeros(size) if centre is None else np.asarray(centre, np.float64)
     if middle.shape != (size,) or not np.all(np.abs(middle) <= 0.5):
@@ -163,8 +195,9 @@ def discrete_gaussian(rng: np.random.Generator, deviation: float, size: int, cen
     found = np.zeros(size, np.int64)
     open_ = np.arange(size)
     while len(open_):
-        # The difference of two geometrics is two-sided geometric with ratio exp(-1/scale). Each round proposes once for
-        # every number still open; (|y| - sign(y) c - s^2/t)^2 <= the exponent's bound, so that acceptance is at most 1.
+        # The difference of two geometrics is two-sided geometric with ratio exp(-1/scale). Each
+        # round proposes once for every number still open; (|y| - sign(y) c - s^2/t)^2 <= the
+        # exponent's bound, so that acceptance is at most 1.
         y = rng.geometric(p, len(open_)) - rng.geometric(p, len(open_))
         c = middle[open_]
         exponent = -((y - c) ** 2) / (2 * deviation**2) + np.abs(y) / scale
@@ -186,7 +219,7 @@ def pack_words(words: Words, bits: int) -> NDArray[np.uint8]:
     return np.packbits(each.astype(np.uint8).ravel())
 
 
-def unpack_words(data: NDArray[Any], bits: int) -> NDArray[np.int64]:
+def unpack_words(data: Array, bits: int) -> NDArray[np.int64]:
     """The packed numbers, from -2^(bits-1) up to 2^(bits-1) - 1.
 
     >>> unpack_words(np.array([0, 31, 255], np.uint8), 12).tolist()
@@ -195,7 +228,9 @@ def unpack_words(data: NDArray[Any], bits: int) -> NDArray[np.int64]:
     _check_bits(bits)
     size = 8 * len(data) // bits
     if data.dtype != np.uint8 or data.ndim != 1 or len(data) != -(-size * bits // 8):
-        raise RunError(f"expected words of {bits} bits in bytes, found {data.dtype} of shape {data.shape}")
+        raise RunError(
+            f"expected words of {bits} bits in bytes, found {data.dtype} of shape {data.shape}"
+        )
     each = np.unpackbits(data)[: size * bits].reshape(size, bits).astype(np.int64)
     weights = 1 << np.arange(bits - 1, -1, -1)
     weights[0] = -weights[0]
@@ -211,19 +246,21 @@ def wrapped(words: Words, bits: int, near: Floats | float = 0.0) -> NDArray[np.i
     """
     about = np.rint(np.broadcast_to(near, words.shape)).astype(np.int64)
     half = 1 << (bits - 1)
-    found: NDArray[np.int64] = about + ((words.astype(np.int64) - about + half) & ((1 << bits) - 1)) - half
+    found: NDArray[np.int64] = (
+        about + ((words.astype(np.int64) - about + half) & ((1 << bits) - 1)) - half
+    )
     return found
 
 
 def _check_bits(bits: int) -> None:
-    """From 8 bits on, how many words are in so many bytes is clear."""
+    """With 8 bits or more, the number of bytes gives the number of words."""
     if not 8 <= bits <= 32:
         raise RunError(f"expected words of 8 to 32 bits, found {bits}")
 
 
 @dataclass
 class SecureSum:
-    """Adds what ``parties`` contribute and opens the total only when all have.
+    """Adds what ``parties`` contribute, and opens the total only when all of them have.
 
     Arrays of bytes are packed words, and their name ends in their length: ``"w12"``.
 
@@ -238,14 +275,12 @@ class SecureSum:
     _sum: dict[str, Words] = field(default_factory=dict, repr=False)
     _added: set[str] = field(default_factory=set, repr=False)
 
-    def add(self, party: str, shares: Mapping[str, NDArray[np.generic]]) -> None:
+    def add(self, party: str, shares: Arrays) -> None:
         """One party's words, once."""
         if party not in self.parties or party in self._added:
             raise RunError(f"secure sum: {party!r} is not expected, or has added already")
         words = {name: _words(party, name, array) for name, array in shares.items()}
-        if self._added and {n: (a.shape, a.dtype) for n, a in words.items()} != {
-            n: (a.shape, a.dtype) for n, a in self._sum.items()
-        }:
+        if self._added and layout(words) != layout(self._sum):
             raise RunError(f"secure sum: {party!r} sent other shapes or word lengths than the rest")
         for name, array in words.items():
             # Unsigned addition wraps: arithmetic modulo 2^32 or 2^64, as masks need.
@@ -255,14 +290,18 @@ class SecureSum:
         self._added.add(party)
 
     def total(self) -> dict[str, Words]:
-        """The sum of all parties' words; refused while one is missing, because a part of the noise would be too."""
+        """The sum of all words; refused while a party, and so a part of the noise, is missing."""
         absent = [party for party in self.parties if party not in self._added]
         if absent:
-            raise PrivacyError(f"secure sum: {len(absent)} parties have not added yet, first {absent[0]!r}; not opened")
-        return {
-            name: wrapped(words, word_length(name)) if words.dtype == np.int64 and word_length(name) else words
-            for name, words in self._sum.items()
-        }
+            count, first = len(absent), absent[0]
+            raise PrivacyError(
+                f"secure sum: {count} parties have not added yet, first {first!r}; not opened"
+            )
+        found = {}
+        for name, words in self._sum.items():
+            bits = word_length(name) if words.dtype == np.int64 else 0
+            found[name] = wrapped(words, bits) if bits else words
+        return found
 
 
 def word_length(name: str) -> int:
@@ -275,21 +314,24 @@ def word_length(name: str) -> int:
     return int(digits) if digits else 0
 
 
-def plain_words(payload: Mapping[str, NDArray[Any]]) -> dict[str, Words]:
-    """Packed words as words of 32 bits, for a sum that masks these: it is the same modulo the packed length.
+def plain_words(payload: Arrays) -> dict[str, Words]:
+    """Packed words as words of 32 bits, which masks can be added to: equal modulo their length.
 
     >>> plain_words({"w12": pack_words(np.array([5, -3]), 12)})["w12"].tolist()
     [5, -3]
     """
+    bits = {name: word_length(name) for name in payload}
     return {
-        name: unpack_words(array, word_length(name)).astype(np.int32) if word_length(name) else array
+        name: unpack_words(array, bits[name]).astype(np.int32) if bits[name] else array
         for name, array in payload.items()
     }
 
 
-def _words(party: str, name: str, array: NDArray[Any]) -> Words:
+def _words(party: str, name: str, array: Array) -> Words:
     if array.dtype == np.uint8 and word_length(name):
         return unpack_words(array, word_length(name))
     if array.dtype not in (np.int32, np.int64) or word_length(name):
-        raise RunError(f"secure sum: {party!r} sent {name!r} as {array.dtype}, expected whole numbers")
+        raise RunError(
+            f"secure sum: {party!r} sent {name!r} as {array.dtype}, expected whole numbers"
+        )
     return array

@@ -1,11 +1,13 @@
-"""A result on the console (Rich) and in a notebook (HTML): the summary table and the privacy promise.
+"""Everything that is printed on a terminal (Rich), and the summary in a notebook (HTML).
 
-Text from the study is shown as text: Rich markup in a hospital's name stays what it is, and HTML is escaped.
+Text from a study is shown as text: Rich markup in a hospital's name is not interpreted, and HTML is
+escaped.
 """
 
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -13,10 +15,11 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from suture.report import notes, tables
-from suture.report.words import NO_PRIVACY, Result, headline, part, primary, protected, repeats, tidy, unprotected
+from suture.report import tables, words
+from suture.report.words import Found, complete, delta, epsilon
+from suture.schema.record import Record
 
-SHOWN = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
+METRICS = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
 SHORT = {
     "Recall (sensitivity)": "Recall",
     "Precision (PPV)": "Prec.",
@@ -26,59 +29,75 @@ SHORT = {
     "Sent by hospitals": "Up",
     "Sent to hospitals": "Down",
 }
+ACCOUNTANTS = {"basic": "basic composition", "rdp": "RDP", "pld": "PLD"}
+BENCHES = {
+    "dpsgd_vs_opacus": "DP-SGD step against Opacus, 6-64-32-1, batch 32, one thread",
+    "dpsgd_vs_plain_torch": "DP-SGD step against a non-private PyTorch step, same network",
+    "dpsgd_wide_vs_opacus": "DP-SGD step against Opacus, 261-128-64-12",
+    "fedcvr_vs_flower_opacus": "FedCVR's work against Flower + Opacus, all cores",
+    "fedcvr_table_seconds": "Table 7 of FedCVR in full, seconds",
+}
+COMPOSITIONS = {
+    "basic": "Basic composition",
+    "sqrt_rule": "Square-root rule (no proof)",
+    "rdp": "Rényi DP",
+    "pld": "PLD",
+}
+"""Ways of adding up the epsilons of several rounds."""
+OVER_ROUNDS = "Epsilon after each round, four ways of adding up"
 
 
-def summary_table(result: Result, wide: bool = False) -> RichTable:
-    """Methods x metrics, with the epsilon proven at the worst hospital and the bytes sent; 80 columns unless ``wide``.
+def summary_table(result: Mapping[str, object], wide: bool = False) -> RichTable:
+    """Methods x metrics, with proven epsilon and bytes sent; 80 columns unless ``wide``.
 
     >>> table = summary_table({"name": "demo", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}})
     >>> [str(column.header) for column in table.columns]
     ['Method', 'AUC', 'ε', 'Up', 'Down']
     """
-    quality, cost = tables.quality(result, _shown(result)), tables.cost(result)
-    heads = [*quality.heads, cost.heads[1] if wide else "ε", cost.heads[3], cost.heads[4]]
-    gap = (0, 1) if wide else 0
-    table = RichTable(
-        title=Text(str(result.get("name", ""))), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=gap
-    )
+    whole = complete(result)
+    heads, rows = _summary(whole)
+    heads[-3] = heads[-3] if wide else "ε"
+    table = _simple(whole["name"], padding=(0, 1) if wide else 0)
     for i, head in enumerate(heads):
-        # Figures never wrap or shorten; where room is short it is the method's name that breaks over lines.
+        # Figures never wrap or shorten; where space is short, the method's name is broken over
+        # lines.
         name = Text(SHORT.get(head, head))
         table.add_column(name, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
-    for first, second in zip(quality.rows, cost.rows, strict=True):
-        cells = [Text(first[0].text)]
-        cells += [Text(cell.text + _half(cell), style="bold" if cell.best else "") for cell in first[1:]]
-        none = second[1].text == "none"
-        cells += [Text(second[1].text, style="bold red" if none else ""), Text(second[3].text), Text(second[4].text)]
-        table.add_row(*cells)
+    for label, *cells, spent, up, down in rows:
+        bold = "bold red" if spent.text == "none" else ""
+        shown = [Text(c.text + _half(c), style="bold" if c.best else "") for c in cells]
+        last = [Text(spent.text, style=bold), Text(up.text), Text(down.text)]
+        table.add_row(Text(label.text), *shown, *last)
     return table
 
 
-def privacy_panel(result: Result) -> Panel:
+def privacy_panel(result: Record) -> Panel:
     """What is proven at each hospital under the study's method, or that nothing is.
 
-    >>> privacy_panel({"name": "demo", "methods": {"a": {}}}).title
+    >>> privacy_panel(complete({"methods": {"a": {}}})).title
     'Privacy: none'
     """
-    method = part(result, "methods", primary(result))
-    if not protected(method):
-        return Panel(Text(NO_PRIVACY), title="Privacy: none", border_style="red", title_align="left")
-    statement = str(part(method, "privacy").get("statement") or "").strip()
-    first, _, more = statement.partition("\n\n")
+    method = words.primary(result)
+    if not words.protected(method):
+        text, title = Text(words.NO_PRIVACY), "Privacy: none"
+        return Panel(text, title=title, border_style="red", title_align="left")
+    first, _, more = method["privacy"]["statement"].strip().partition("\n\n")
     parts: list[RenderableType] = [Text(first), Text("")] if first else []
-    found = tables.promises(result)
-    if found is not None:
+    if (found := tables.promises(result)) is not None:
         parts.append(_rich(found))
-    if found is None and not statement:
-        parts.append(Text(headline(result)))
+    elif not first:
+        parts.append(Text(words.headline(result)))
     if more.strip():
         parts.append(
-            Text("The whole statement, with what is taken as public and what is not covered, is in the report.")
+            Text(
+                "The whole statement, with what is taken as public and what is not covered, is in "
+                "the report."
+            )
         )
     return Panel(Group(*parts), title="Privacy", border_style="green", title_align="left")
 
 
-def print_result(result: Result, console: Console | None = None) -> None:
+def print_result(result: Mapping[str, object], console: Console | None = None) -> None:
     """The whole result for a terminal: sentence, summary, p-values, privacy, warnings.
 
     >>> import io
@@ -88,58 +107,68 @@ def print_result(result: Result, console: Console | None = None) -> None:
     True
     """
     console = console or Console()
-    result = tidy(result)
-    console.print(summary_table(result, wide=console.width >= 110))
+    whole = complete(result)
+    if terms := whole["release"]["words"]:
+        console.print(Text(terms, style="bold red"))
+    console.print(summary_table(whole, wide=console.width >= 110))
     legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
-    if any(cell.note for row in tables.quality(result, _shown(result)).rows for cell in row[1:]):
-        legend += f" ±: half of the 95 % interval over {repeats(result)}."
+    if any(cell.note for row in _summary(whole)[1] for cell in row[1:-3]):
+        legend += f" ±: half of the 95 % interval over {words.repeats(whole)}."
     console.print(Text(f"{legend}\n", style="dim"))
-    console.print(Text(headline(result)))
-    if (compared := tables.significance(result)) is not None:
+    console.print(Text(words.headline(whole)))
+    if (compared := tables.significance(whole)) is not None:
         console.print(_rich(compared))
-    console.print(privacy_panel(result))
-    open_methods = unprotected(result)
-    if open_methods and len(open_methods) < len(part(result, "methods")):
-        console.print(Text(f"Without differential privacy: {', '.join(open_methods)}", style="bold red"))
-    for key in part(result, "methods"):
-        if why := part(result, "methods", key).get("stopped"):
-            console.print(Text(f"Stopped early, {key}: {why}", style="yellow"))
-    warnings = notes.gathered_notes(map(str, result.get("warnings") or []))
-    for warning in warnings[: notes.SHOWN]:
+    console.print(privacy_panel(whole))
+    without = words.unprotected(whole)
+    if without and len(without) < len(whole["methods"]):
+        text = f"Without differential privacy: {', '.join(without)}"
+        console.print(Text(text, style="bold red"))
+    for key, method in whole["methods"].items():
+        if method["stopped"]:
+            console.print(Text(f"Stopped early, {key}: {method['stopped']}", style="yellow"))
+    warnings = words.merged_notes(map(str, whole["warnings"]))
+    for warning in warnings[: words.SHOWN]:
         console.print(Text(f"Note: {warning}", style="yellow"))
-    if (more := len(warnings) - notes.SHOWN) > 0:
+    if (more := len(warnings) - words.SHOWN) > 0:
         console.print(Text(f"Note: {more} more notes are in the report", style="yellow"))
 
 
-def html_repr(result: Result) -> str:
+def html_repr(result: Mapping[str, object]) -> str:
     """The summary as one HTML table, for notebooks.
 
     >>> html_repr({"name": "<b>", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}).startswith("<div")
     True
     """
-    quality, cost = tables.quality(result, _shown(result)), tables.cost(result)
-    heads = [*quality.heads, *(cost.heads[i] for i in (1, 3, 4))]
+    whole = complete(result)
+    heads, rows = _summary(whole)
     style = "padding:4px 10px;border-bottom:1px solid #d9dce1;text-align:right"
-    head = "".join(f'<th scope="col" style="{style}">{html.escape(SHORT.get(h, h))}</th>' for h in heads)
-    rows = []
-    for first, second in zip(quality.rows, cost.rows, strict=True):
-        cells = [*first, second[1], second[3], second[4]]
-        rows.append("<tr>" + "".join(_cell(cell, style) for cell in cells) + "</tr>")
+    head = "".join(
+        f'<th scope="col" style="{style}">{html.escape(SHORT.get(h, h))}</th>' for h in heads
+    )
+    body = "".join(f"<tr>{''.join(_html_cell(c, style) for c in row)}</tr>" for row in rows)
     banner = ""
-    if not protected(part(result, "methods", primary(result))):
-        banner = f'<p style="color:#b3261e;font-weight:bold">{html.escape(NO_PRIVACY)}</p>'
-    title = html.escape(str(result.get("name", "")))
+    if not words.protected(words.primary(whole)):
+        banner = f'<p style="color:#b3261e;font-weight:bold">{html.escape(words.NO_PRIVACY)}</p>'
     return (
-        f'<div style="font-family:sans-serif"><p><strong>{title}</strong>: {html.escape(headline(result))}</p>{banner}'
+        f'<div style="font-family:sans-serif"><p><strong>{html.escape(whole["name"])}</strong>: '
+        f"{html.escape(words.headline(whole))}</p>{banner}"
         f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def _shown(result: Result) -> tuple[str, ...]:
-    """Two classes have an F1 of their own; the weighted one stands in the report only, so that the table stays narrow."""
-    one = any("auc" in part(result, "methods", key, "metrics", "global") for key in part(result, "methods"))
-    return SHOWN[:-1] if one else SHOWN
+def _summary(result: Record) -> tuple[list[str], list[tuple[tables.Cell, ...]]]:
+    """Heads and rows of the summary: a method's quality, then its epsilon and the bytes sent.
+
+    Where there are two classes, the weighted F1 is left to the report, so that the table stays
+    narrow.
+    """
+    two = any("auc" in method["metrics"]["global"] for method in result["methods"].values())
+    quality = tables.quality(result, METRICS[:-1] if two else METRICS)
+    cost = tables.cost(result)
+    pairs = zip(quality.rows, cost.rows, strict=True)
+    rows = [(*first, second[1], second[3], second[4]) for first, second in pairs]
+    return [*quality.heads, cost.heads[1], cost.heads[3], cost.heads[4]], rows
 
 
 def _half(cell: tables.Cell) -> str:
@@ -147,10 +176,18 @@ def _half(cell: tables.Cell) -> str:
     return "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
 
 
+def _simple(title: str, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
+    name = Text(title) if title else None
+    return RichTable(
+        title=name, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=padding
+    )
+
+
 def _rich(found: tables.Table) -> RichTable:
-    table = RichTable(title=Text(found.caption), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = _simple(found.caption)
     for i, head in enumerate(found.heads):
-        table.add_column(Text(SHORT.get(head, head)), justify="right" if i else "left", overflow="fold")
+        name = Text(SHORT.get(head, head))
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
     for row in found.rows:
         table.add_row(*(Text(cell.text) for cell in row))
     if found.remark:
@@ -159,7 +196,269 @@ def _rich(found: tables.Table) -> RichTable:
     return table
 
 
-def _cell(cell: tables.Cell, style: str) -> str:
+def _html_cell(cell: tables.Cell, style: str) -> str:
     text = html.escape(cell.text)
-    note = f'<br><span style="color:#5f6368;font-size:85%">{html.escape(cell.note)}</span>' if cell.note else ""
-    return f'<td style="{style}">{f"<strong>{text}</strong>" if cell.best else text}{note}</td>'
+    text = f"<strong>{text}</strong>" if cell.best else text
+    if cell.note:
+        quiet = "color:#5f6368;font-size:85%"
+        text += f'<br><span style="{quiet}">{html.escape(cell.note)}</span>'
+    return f'<td style="{style}">{text}</td>'
+
+
+def _wide(console: Console | None, width: int = 120) -> Console:
+    """A console that leaves room for tables where the output is a file or a pipe."""
+    if console is not None:
+        return console
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
+def _say(console: Console, *lines: str, style: str | None = None) -> None:
+    """Lines as they are: no markup, no colours for numbers."""
+    for line in lines:
+        console.print(line, style=style, highlight=False, markup=False)
+
+
+def _list_files(console: Console, names: Sequence[str]) -> None:
+    for name in names:
+        console.print(name, highlight=False, soft_wrap=True, markup=False)
+
+
+def print_plan(found: Found, console: Console | None = None) -> None:
+    """The missing figure by accountant, for each hospital and for the worst."""
+    console = _wide(console)
+    asked = next(
+        key for key, value in found.items() if isinstance(value, Mapping) and "pld" in value
+    )
+    names = list(found[asked])
+    table = RichTable(title=f"{asked}, by accountant", title_justify="left")
+    table.add_column("hospital")
+    for name in names:
+        table.add_column(ACCOUNTANTS.get(name, name), justify="right")
+    hospitals = found.get("hospitals", [])
+    for hospital in hospitals:
+        patients = hospital.get("patients")
+        label = f"{patients:,} patients" if isinstance(patients, int) else "hospital"
+        table.add_row(label, *(_number(hospital[asked].get(name)) for name in names))
+    if len(hospitals) != 1:
+        table.add_row("all (the worst governs)", *map(_number, found[asked].values()))
+    console.print(table)
+    _say(console, f"unit: {found['unit']}; neighbours: {found['neighbours']}")
+    _say(console, f"sampling: {found['sampling']}")
+
+
+def print_history(found: Found, console: Console | None = None) -> None:
+    """Epsilon by round; a star marks where the square-root rule promises more than is proven."""
+    console = console or Console()
+    title = f"{OVER_ROUNDS} (delta {found['delta']:g})"
+    table = RichTable(title=title, title_justify="left")
+    for head in ("round", *COMPOSITIONS.values()):
+        table.add_column(head, justify="right")
+    for row in found["rows"]:
+        table.add_row(f"{row['round']:,}", *epsilons(row))
+    console.print(table)
+    if "rounds_that_fit" in found:
+        _say(console, f"rounds within epsilon {found['budget']:g}: {rounds_that_fit(found)}")
+    noise, rate = found["noise"], found["sampling_rate"]
+    _say(console, f"noise multiplier {noise:.4g}, sampling rate {rate:.4g}")
+    _say(console, *(f"- {note}" for note in found["notes"]))
+    if "plot" in found:
+        _list_files(console, [f"plot: {found['plot']}"])
+
+
+def epsilons(row: Found) -> list[str]:
+    """The epsilons of one round, as `COMPOSITIONS` orders them."""
+    star = "*" if row["sqrt_rule_promises_too_much"] else ""
+    return [
+        words.NONE if row[way] is None else f"{row[way]:g}{star if way == 'sqrt_rule' else ''}"
+        for way in COMPOSITIONS
+    ]
+
+
+def rounds_that_fit(found: Found) -> str:
+    """How many rounds fit the budget, for each way of adding up."""
+    return ", ".join(f"{COMPOSITIONS[way]} {n:,}" for way, n in found["rounds_that_fit"].items())
+
+
+def print_safe(found: Found, console: Console | None = None) -> None:
+    """The smallest safe epsilon, by mechanism, with and without sampling error."""
+    console = console or Console()
+    title = (
+        f"Smallest epsilon at which the flag (rate above {found['threshold']:.3g}) is right with "
+        f"probability {found['reliability']:g}"
+    )
+    table = RichTable(title=title, title_justify="left")
+    for name in ("", "classical Gaussian", "analytic Gaussian", "best possible, any epsilon"):
+        table.add_column(name, justify="right" if name else "left")
+    alone, sampled = found["without_sampling_error"], found["with_sampling_error"]
+    for part, text in ((alone, "noise alone"), (sampled, "noise and sampling error")):
+        cells = [_safe(part[name]) for name in ("classical", "analytic")]
+        table.add_row(text, *cells, f"{part['best_possible']:.1%}")
+    console.print(table)
+    _say(
+        console,
+        f"{found['patients']:,} patients, true rate {found['rate']:.3g}: "
+        f"{found['events_expected']:g} events expected, {found['events_at_threshold']:g} at the "
+        f"threshold; delta {found['delta']:g}",
+    )
+    if not sampled["reachable"]:
+        _say(
+            console,
+            "- With sampling error included, this reliability is out of reach at this size, "
+            "whatever the privacy: pool sites with a secure sum, or recruit more patients.",
+        )
+    if not alone["classical"]["proven"]:
+        _say(
+            console,
+            "- The classical formula is proven only for epsilon below 1; the true epsilon of its "
+            f"noise here is {alone['classical']['true_epsilon']:g}. Use the analytic figure.",
+        )
+
+
+def _safe(answer: Found | None) -> str:
+    if answer is None:
+        return "out of reach"
+    return f"{answer['epsilon']:g}" + ("" if answer["proven"] else " (not proven)")
+
+
+def print_bench(found: Found, console: Console | None = None) -> None:
+    """Ratios first, then what could not be measured and why."""
+    console = _wide(console)
+    title = "How many times faster Suture is, measured side by side"
+    table = RichTable(title=title, title_justify="left")
+    table.add_column("comparison")
+    table.add_column("figure", justify="right")
+    for key, text in BENCHES.items():
+        value, unit = found.get(key), " s" if key.endswith("seconds") else " x"
+        table.add_row(text, "not measured" if value is None else f"{value:,.1f}{unit}")
+    console.print(table)
+    skipped = found.get("skipped") or {}
+    reasons = skipped.values() if isinstance(skipped, Mapping) else skipped
+    _say(console, *(f"skipped: {reason}" for reason in reasons))
+
+
+def print_interop(found: Found, written: Sequence[str], console: Console | None = None) -> None:
+    """Whom to ask what, one row per finding, then where the page is."""
+    console = _wide(console)
+    _say(console, found["headline"], style="bold")
+    if found["findings"]:
+        table = _simple("")
+        keys = {"hospital": "site", "feature": "label", "what": "kind", "direction": "direction",
+                "ask": "ask"}  # fmt: skip
+        for head in keys:
+            table.add_column(head, overflow="fold")
+        for item in found["findings"]:
+            table.add_row(*(Text(str(item[key])) for key in keys.values()))
+        console.print(table)
+    _say(console, *(f"- {notice}" for notice in found["notices"]))
+    _list_files(console, written)
+
+
+def print_join(found: Found, console: Console | None = None) -> None:
+    """What the fitted layers bring the hospital that joined, what it paid, and where they are."""
+    console = _wide(console)
+    text = f"{found['site']} joined {found['run']}: layers fitted in {found['rounds']} rounds"
+    _say(console, f"{text}, the network is unchanged.", style="bold")
+    for name, value in (found["after"] or {}).items():
+        was = found["before"][name]
+        if value is not None and was is not None:
+            _say(console, f"{name}: {was:.3f} without layers, {value:.3f} with them")
+    _say(console, found["statement"])
+    _list_files(console, found["written"])
+
+
+def print_ledger(found: Found, console: Console | None = None) -> None:
+    """A ledger: accounts first, then every row."""
+    console = console or Console()
+    console = console if console.is_terminal else Console(width=150)
+    accounts = RichTable(
+        title=Text(f"Site {found['site']}: accounts"), title_justify="left", box=box.SIMPLE_HEAD
+    )
+    for head in ("account", "ε spent", "ε budget", "δ", "releases", "rounds"):
+        side = head in ("account", "rounds")
+        accounts.add_column(head, justify="left" if side else "right", overflow="fold")
+    for item in found["accounts"]:
+        figures = (epsilon(item["epsilon"]), epsilon(item["budget"]), delta(item["delta"]))
+        accounts.add_row(Text(item["account"]), *figures, f"{item['releases']:,}", item["rounds"])
+    total = found["total"]
+    spent, budget = epsilon(total["epsilon"]), epsilon(found["lifetime"])
+    accounts.add_row("all together", spent, budget, delta(total["delta"]), "", "")
+    console.print(accounts)
+    rows = RichTable(box=box.SIMPLE_HEAD)
+    for head in ("entry", "time", "study", "round", "what", "event", "ε so far"):
+        side = head not in ("entry", "round", "ε so far")
+        rows.add_column(head, justify="left" if side else "right", overflow="fold")
+    for row in found["rows"]:
+        spent = epsilon(row["epsilon"]) if row["kind"] == "release" else ""
+        round_ = "" if row["round"] is None else str(row["round"])
+        cells = (row["entry"], row["time"][:19], row["study"], round_, row["what"], row["event"])
+        rows.add_row(*(Text(str(cell)) for cell in cells), spent)
+    console.print(rows)
+
+
+def print_reproduction(found: Found, console: Console | None = None) -> None:
+    """Every table of a reproduction, with the paper's figures above ours."""
+    console = _wide(console)
+    console.print(found["title"], style="bold")
+    for table in found["tables"].values():
+        console.print(_side_by_side_table(table["title"], table["rows"]))
+    _say(console, *(f"- {note}" for note in found.get("notes", [])))
+    _list_files(console, [f"page: {found['page']}"])
+
+
+def _side_by_side_table(title: str, rows: Sequence[Found]) -> RichTable:
+    columns = side_by_side(rows)
+    table = _simple(title)
+    table.show_lines = any(len(parts) > 1 for _, parts in columns)
+    for head, parts in columns:
+        text = len(parts) == 1 and any(isinstance(row[parts[0]], str) for row in rows)
+        name = f"{head}\npaper\nours" if len(parts) > 1 else head
+        side = "left" if text else "right"
+        table.add_column(name, justify=side, overflow="fold", vertical="middle")  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*("\n".join(cell(row, part) for part in parts) for _, parts in columns))
+    return table
+
+
+def side_by_side(rows: Sequence[Found]) -> list[tuple[str, tuple[str, ...]]]:
+    """Columns by heading; the paper's figure and ours share one, spreads and intervals have none.
+
+    >>> side_by_side([{"name": "x", "paper AUC": 0.9, "our AUC": 0.91, "our AUC sd": 0.01}])
+    [('name', ('name',)), ('AUC', ('paper AUC', 'our AUC'))]
+    """
+    keys = [key for key in rows[0] if not key.endswith((" sd", " 95% low", " 95% high"))]
+    columns: list[tuple[str, tuple[str, ...]]] = []
+    for key in keys:
+        plain = key.removeprefix("paper ").removeprefix("our ")
+        both = (f"paper {plain}", f"our {plain}")
+        if not set(both) <= set(keys):
+            columns.append((key, (key,)))
+        elif key.startswith("paper "):
+            columns.append((plain, both))
+    return columns
+
+
+def cell(row: Found, key: str) -> str:
+    """One figure, with its standard deviation where there is one.
+
+    >>> cell({"our AUC": 0.9, "our AUC sd": 0.01}, "our AUC"), cell({"p": 0.0002}, "p")
+    ('0.900 ± 0.010', '0.0002')
+    """
+    spread = row.get(f"{key} sd")
+    if isinstance(row[key], float) and spread is not None:
+        return f"{row[key]:.3f} ± {spread:.3f}"
+    return _number(row[key])
+
+
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return words.NONE
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        return f"{value:.2g}"
+    if abs(value) < 1:
+        return f"{value:.3f}"
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"

@@ -1,13 +1,14 @@
-"""Heat maps that stay legible with hundreds of features and dozens of hospitals: drawn on canvas, in the page itself.
+"""Heat maps that stay legible with hundreds of features and dozens of hospitals: drawn on canvas,
+in the page itself.
 
-Rows are hospitals, columns features. Colour is the distance from the neutral value (0 for shifts, 1 for scales); "O"
-and "x" are the paper's marks (see `suture.interop.marks`). The script holds no text of a study: names and numbers come
-as JSON, and are only ever written as text.
+Rows are hospitals, columns features. Colour is the distance from the neutral value (0 for shifts, 1
+for scales); "O" and "x" are the paper's marks (see `suture.interop.evidence`). The script holds no
+text of a study: names and numbers come as JSON, and are only ever written as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -15,10 +16,11 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.report.theme import PALETTE, finish, table
+from suture.report.theme import PALETTE, Figure, finish, table
+from suture.report.words import Found
 
 MOST_STATIC = 60
-"""A printed map shows at most so many columns: the most spread ones, and it says so."""
+"""A printed map shows at most this many columns: the most spread ones, and it says so."""
 
 SCRIPT = (files("suture.report") / "heatmap.js").read_text(encoding="utf-8")
 
@@ -33,7 +35,7 @@ def heat(
     neutral: float,
     about: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The data of one map; the colour scale reaches to the 99 % quantile, so that one wild cell does not blank the rest.
+    """The data of one map; colours end at the 99 % quantile, so that no wild cell blanks the rest.
 
     ``about`` says each column in words, for the box that opens at a cell.
 
@@ -56,9 +58,10 @@ def heat(
     }
 
 
-def static(made: Mapping[str, Any], heading: str) -> Any:
-    """The map as a figure for print (PNG, SVG), the most spread columns only where there are many."""
-    values = np.array(made["values"], np.float64).reshape(len(made["rows"]), -1)
+def static(made: Found, heading: str) -> Figure:
+    """The map as a figure for print; of many columns, only the most spread."""
+    hospitals = made["rows"]
+    values = np.array(made["values"], np.float64).reshape(len(hospitals), -1)
     order = np.arange(values.shape[1])
     note = "O: over 2 SD from the column's mean. x: the whole column varies unusually"
     if len(order) > MOST_STATIC:
@@ -66,27 +69,21 @@ def static(made: Mapping[str, Any], heading: str) -> Any:
         note += f". The {MOST_STATIC} most spread of {values.shape[1]} columns"
     names = {j: made["columns"][j] + (" (x)" if made["crosses"][j] else "") for j in order.tolist()}
     cells = [
-        {
-            "hospital": site,
-            "column": names[j],
-            "value": float(values[i, j]),
-            "mark": "O" if made["circles"][i][j] else "",
-        }
-        for i, site in enumerate(made["rows"])
-        for j in names
-    ]
-    reach, neutral = made["reach"], made["neutral"]
-    scale = alt.Scale(
-        domain=[neutral - reach, neutral, neutral + reach],
-        range=[PALETTE[0], "#ffffff", PALETTE[1]],
-        clamp=True,
-        interpolate="rgb",
+        {"hospital": site, "column": name, "value": float(values[i, j]),
+         "mark": "O" if made["circles"][i][j] else ""}
+        for i, site in enumerate(hospitals)
+        for j, name in names.items()
+    ]  # fmt: skip
+    neutral, colours = made["neutral"], [PALETTE[0], "#ffffff", PALETTE[1]]
+    ends = [neutral - made["reach"], neutral, neutral + made["reach"]]
+    scale = alt.Scale(domain=ends, range=colours, clamp=True, interpolate="rgb")
+    upright = alt.Axis(labelAngle=-90, labelLimit=160)
+    base = alt.Chart(table(cells)).encode(
+        x=alt.X("column:N", sort=list(names.values()), title=None, axis=upright),
+        y=alt.Y("hospital:N", sort=hospitals, title=None),
     )
-    x = alt.X("column:N", sort=list(names.values()), title=None, axis=alt.Axis(labelAngle=-90, labelLimit=160))
-    y = alt.Y("hospital:N", sort=list(made["rows"]), title=None)
-    base = alt.Chart(table(cells)).encode(x=x, y=y)
-    tiles = base.mark_rect(stroke="#e3e6ea").encode(color=alt.Color("value:Q", scale=scale, title=made["title"]))
+    tiles = base.mark_rect(stroke="#e3e6ea")
+    tiles = tiles.encode(color=alt.Color("value:Q", scale=scale, title=made["title"]))
     marks = base.mark_text(fontSize=13, fontWeight=700).encode(text="mark:N")
-    width = max(160, 18 * len(names))
-    chart = alt.layer(tiles, marks).properties(width=width, height=max(80, 20 * len(made["rows"])))
-    return finish(chart, heading, note)
+    size = {"width": max(160, 18 * len(names)), "height": max(80, 20 * len(hospitals))}
+    return finish(alt.layer(tiles, marks).properties(**size), heading, note)

@@ -1,25 +1,101 @@
-"""Plans for people: the budget over the rounds and the smallest safe epsilon, on the terminal and as a file."""
+"""Figures of plans: the budget over the rounds, and how reliable a safety flag is at each
+epsilon."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import altair as alt
 
 from suture.errors import StudyError
-from suture.report.figures_plan import WAYS, over_rounds
+from suture.report.console import COMPOSITIONS, OVER_ROUNDS, epsilons, rounds_that_fit
 from suture.report.shell import fill, put
-from suture.report.tables import Cell
-from suture.report.tables import Table as Cells
-from suture.report.theme import save
+from suture.report.tables import plain
+from suture.report.theme import PALETTE, QUIET, Figure, finish, save, table
+from suture.report.words import Found
 
-_TITLE = "Epsilon after each round, four ways of adding up"
+_COLOURS = {"basic": PALETTE[7], "sqrt_rule": PALETTE[1], "rdp": PALETTE[2], "pld": PALETTE[0]}
 
 
-def draw_history(found: Mapping[str, Any], path: Path) -> Path:
+def over_rounds(found: Found) -> Figure:
+    """Epsilon against the round, one line per way of adding up; dashed is the one without a proof.
+
+    >>> rows = [{"round": r, "basic": 1.0 * r, "sqrt_rule": r**0.5, "rdp": 1.1, "pld": 1.0} for r in (1, 2, 4)]
+    >>> over_rounds({"rows": rows, "delta": 1e-5}).to_dict()["title"]["text"]
+    'Privacy spent over the rounds'
+    """
+    rows = [
+        {"round": row["round"], "way": text, "epsilon": row[way]}
+        for row in found["rows"]
+        for way, text in COMPOSITIONS.items()
+        if row[way] is not None
+    ]
+    proven = [row["pld"] for row in found["rows"] if row["pld"] is not None]
+    budget = found.get("budget")
+    # Basic composition would squeeze the others flat: the axis ends a little above what matters.
+    axis = alt.Scale(domain=[0, 1.6 * max([*proven, budget or 0.0])], nice=False)
+    order = list(COMPOSITIONS.values())
+    colours = alt.Scale(domain=order, range=[_COLOURS[way] for way in COMPOSITIONS])
+    dashes = alt.Scale(domain=order, range=[[1, 0], [6, 4], [1, 0], [1, 0]])
+    legend = alt.Legend(orient="bottom", columns=4, symbolSize=500)
+    rounds = alt.Axis(tickMinStep=1, tickCount=8, format="d")
+    title = f"Epsilon at delta {found['delta']:g}"
+    lines = alt.Chart(table(rows)).mark_line(strokeWidth=2.4, clip=True)
+    lines = lines.encode(
+        x=alt.X("round:Q", title="Round", axis=rounds),
+        y=alt.Y("epsilon:Q", title=title, scale=axis, axis=alt.Axis(tickCount=7)),
+        color=alt.Color("way:N", title=None, sort=order, scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("way:N", sort=order, scale=dashes, legend=None),
+        tooltip=["way:N", "round:Q", alt.Tooltip("epsilon:Q", format=".3f")],
+    )
+    marks = () if budget is None else _line_at("budget", budget, f"budget {budget:g}", -8)
+    chart = alt.layer(lines, *marks).properties(width=640, height=340)
+    note = "Lower is better; lines that leave the top keep rising"
+    return finish(chart, "Privacy spent over the rounds", note)
+
+
+def reliability(curves: Sequence[Found], threshold: float, target: float) -> Figure:
+    """How often a safety flag is right against epsilon, one line per site size.
+
+    >>> point = {"site": "4,000 patients", "epsilon": 1.0, "right": 0.9, "mechanism": "analytic"}
+    >>> reliability([point], 0.01, 0.95).to_dict()["title"]["text"]
+    'How often the safety flag is right'
+    """
+    order = list(dict.fromkeys(row["site"] for row in curves))
+    kinds = list(dict.fromkeys(row["mechanism"] for row in curves))
+    colours = alt.Scale(domain=order, range=list(PALETTE[: len(order)]))
+    below = alt.Legend(orient="bottom", columns=3)
+    dashes = alt.Scale(domain=kinds, range=[[1, 0], [6, 4], [2, 3]][: len(kinds)])
+    long = alt.Legend(orient="bottom", symbolSize=900)
+    log, half = alt.Scale(type="log", nice=False), alt.Scale(domain=[0.5, 1.0])
+    ticks = alt.Axis(values=[0.1, 0.2, 0.5, 1, 2, 5, 10], format="g")
+    percent, right = alt.Axis(format="%", tickCount=6), "Probability of the right flag"
+    lines = alt.Chart(table(curves)).mark_line(strokeWidth=2.2, clip=True)
+    lines = lines.encode(
+        x=alt.X("epsilon:Q", title="Epsilon of the release", scale=log, axis=ticks),
+        y=alt.Y("right:Q", title=right, scale=half, axis=percent),
+        color=alt.Color("site:N", title=None, sort=order, scale=colours, legend=below),
+        strokeDash=alt.StrokeDash("mechanism:N", title=None, sort=kinds, scale=dashes, legend=long),
+        tooltip=["site:N", "mechanism:N", "epsilon:Q", alt.Tooltip("right:Q", format=".1%")],
+    )
+    chart = alt.layer(lines, *_line_at("target", target, f"{target:.0%} required", 9))
+    flag = f"Flag: released rate above {threshold:.1%}"
+    note = f"{flag}. Noise only; sampling error is not counted here"
+    chart = chart.properties(width=640, height=340)
+    return finish(chart, "How often the safety flag is right", note)
+
+
+def _line_at(field: str, value: float, text: str, dy: int) -> tuple[alt.Chart, alt.Chart]:
+    """A dotted line across the figure, and what it stands for."""
+    mark = alt.Chart(table([{field: value, "text": text}]))
+    rule = mark.mark_rule(color=QUIET, strokeDash=[2, 3], strokeWidth=1.5)
+    words = mark.mark_text(align="left", dx=6, dy=dy, color=QUIET, fontSize=12)
+    y = f"{field}:Q"
+    return rule.encode(y=y), words.encode(y=y, x=alt.value(0), text="text:N")
+
+
+def draw_history(found: Found, path: Path) -> Path:
     """Write the budget over the rounds as PNG, SVG or a page (.html) with the table."""
     if not path.parent.is_dir():
         raise StudyError(f"the folder {path.parent} does not exist; make it first")
@@ -27,88 +103,18 @@ def draw_history(found: Mapping[str, Any], path: Path) -> Path:
     if path.suffix.lower() != ".html":
         save(chart, path)
         return path
-    columns = ("Round", *WAYS.values())
-    rows = tuple((Cell(f"{row['round']:,}"), *(Cell(_epsilon(row, way)) for way in WAYS)) for row in found["rows"])
+    rows = [(f"{row['round']:,}", *epsilons(row)) for row in found["rows"]]
     facts = [("Noise multiplier", f"{found['noise']:.4g}"), ("Delta", f"{found['delta']:g}")]
     facts.append(("Sampling rate", f"{found['sampling_rate']:.4g}"))
     if "rounds_that_fit" in found:
-        fits = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found["rounds_that_fit"].items())
-        facts.append((f"Rounds within epsilon {found['budget']:g}", fits))
+        facts.append((f"Rounds within epsilon {found['budget']:g}", rounds_that_fit(found)))
     context = {
         "name": "Privacy spent over the rounds",
         "intro": f"Unit: {found['unit']}; neighbours: {found['neighbours']}.",
-        "tables": [Cells(_TITLE, columns, rows)],
+        "tables": [plain(OVER_ROUNDS, ("Round", *COMPOSITIONS.values()), rows)],
         "notes": found["notes"],
         "footer": facts,
     }
-    put(fill("tables.html", context, {"over_rounds": chart}, {"over_rounds": _TITLE}, "budget"), path)
+    captions = {"over_rounds": OVER_ROUNDS}
+    put(fill("tables.html", context, {"over_rounds": chart}, captions, "budget"), path)
     return path
-
-
-def print_history(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table; a star marks where the square-root rule promises more than can be proven."""
-    console = console or Console()
-    table = Table(title=f"{_TITLE} (delta {found['delta']:g})", title_justify="left")
-    table.add_column("round", justify="right")
-    for text in WAYS.values():
-        table.add_column(text, justify="right")
-    for row in found["rows"]:
-        table.add_row(f"{row['round']:,}", *(_epsilon(row, way) for way in WAYS))
-    console.print(table)
-    if "rounds_that_fit" in found:
-        fits = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found["rounds_that_fit"].items())
-        console.print(f"rounds within epsilon {found['budget']:g}: {fits}", highlight=False)
-    console.print(f"noise multiplier {found['noise']:.4g}, sampling rate {found['sampling_rate']:.4g}", highlight=False)
-    for note in found["notes"]:
-        console.print(f"- {note}", highlight=False)
-    if "plot" in found:
-        console.print(f"plot: {found['plot']}", highlight=False, soft_wrap=True)
-
-
-def print_safe(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """The smallest safe epsilon, by mechanism, with and without sampling error."""
-    console = console or Console()
-    title = (
-        f"Smallest epsilon at which the flag (rate above {found['threshold']:.3g}) is right with probability "
-        f"{found['reliability']:g}"
-    )
-    table = Table(title=title, title_justify="left")
-    for name in ("", "classical Gaussian", "analytic Gaussian", "best possible, any epsilon"):
-        table.add_column(name, justify="left" if not name else "right")
-    for key, text in (
-        ("without_sampling_error", "noise alone"),
-        ("with_sampling_error", "noise and sampling error"),
-    ):
-        part = found[key]
-        cells = [_safe(part[name]) for name in ("classical", "analytic")]
-        table.add_row(text, *cells, f"{part['best_possible']:.1%}")
-    console.print(table)
-    console.print(
-        f"{found['patients']:,} patients, true rate {found['rate']:.3g}: {found['events_expected']:g} events expected, "
-        f"{found['events_at_threshold']:g} at the threshold; delta {found['delta']:g}",
-        highlight=False,
-    )
-    if not found["with_sampling_error"]["reachable"]:
-        console.print(
-            "- With sampling error counted the asked reliability is out of reach at this size, whatever the privacy: "
-            "pool sites with a secure sum, or ask more patients.",
-            highlight=False,
-        )
-    classical = found["without_sampling_error"]["classical"]
-    if not classical["proven"]:
-        console.print(
-            f"- The classical formula is proven for epsilon below 1 only; its noise here is worth "
-            f"{classical['true_epsilon']:g} in truth. Use the analytic figure.",
-            highlight=False,
-        )
-
-
-def _safe(answer: Mapping[str, Any] | None) -> str:
-    if answer is None:
-        return "out of reach"
-    return f"{answer['epsilon']:g}" + ("" if answer["proven"] else " (not proven)")
-
-
-def _epsilon(row: Mapping[str, Any], way: str) -> str:
-    star = "*" if way == "sqrt_rule" and row["sqrt_rule_promises_too_much"] else ""
-    return "–" if row[way] is None else f"{row[way]:g}{star}"

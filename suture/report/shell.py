@@ -1,7 +1,8 @@
 """The shell of every page: one file, no network, and no script but the ones named by their hash.
 
-The drawing libraries (Vega, Vega-Lite) are written into the page; a content security policy in the page forbids every
-connection and every other script, so that a hospital's or a study's name can never run as code, whatever it contains.
+The drawing libraries (Vega, Vega-Lite) are written into the page; a content security policy in the
+page forbids every connection and every other script, so that a hospital's or a study's name can
+never run as code, whatever it contains.
 """
 
 from __future__ import annotations
@@ -12,78 +13,58 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from suture.report.theme import VEGALITE
+from suture.report.theme import VEGALITE, Figure
 
-_DRAW = """
-"use strict";
-(function () {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  function download(view, kind, name, button) {
-    view.toImageURL(kind, kind === "png" ? 2 : 1).then(function (url) {
-      const link = document.createElement("a");
-      link.href = url; link.download = name + "." + kind;
-      document.body.appendChild(link); link.click(); link.remove();
-    }).catch(function (error) { button.textContent = "Could not write the file: " + error; });
-  }
-  for (const figure of document.querySelectorAll("figure[data-figure]")) {
-    const name = figure.dataset.figure, box = figure.querySelector(".chart");
-    vegaEmbed(box, figures[name], {actions: false, renderer: "svg", ast: true}).then(function (drawn) {
-      figure.dataset.drawn = "yes";
-      for (const button of figure.querySelectorAll("button[data-kind]")) {
-        button.disabled = false;
-        button.addEventListener("click", function () {
-          download(drawn.view, button.dataset.kind, figure.dataset.file, button);
-        });
-      }
-    }).catch(function (error) {
-      figure.dataset.drawn = "no"; box.textContent = "Could not draw this figure: " + error;
-    });
-  }
-})();
-"""
+_DRAW = (files("suture.report") / "draw.js").read_text(encoding="utf-8")
+
+
+_PAGES = Environment(
+    loader=PackageLoader("suture", "report"), autoescape=True, undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
 
 
 def fill(
     template: str,
-    context: Mapping[str, Any],
-    charts: Mapping[str, Any],
+    context: Mapping[str, object],
+    charts: Mapping[str, Figure],
     captions: Mapping[str, str],
     name: str,
     script: str = "",
 ) -> str:
     """A page from a template, with every chart drawn in the page and downloadable under ``name``.
 
-    ``script`` is a further script of ours, allowed by its hash like the others; it must hold no text of a study.
+    ``script`` is a further script of ours, allowed by its hash like the others; it must hold no
+    text of a study.
 
     >>> page = fill("tables.html", {"name": "x", "intro": "", "tables": [], "notes": [], "footer": []}, {}, {}, "x")
     >>> "Content-Security-Policy" in page and "https://" in page.split("<main>")[1].split("</main>")[0]
     False
     """
-    libraries, draw = _libraries(), Markup(_DRAW)
-    environment = Environment(
-        loader=PackageLoader("suture", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    style = environment.get_template("page.css").render()
-    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name).strip("-")[:40] or "study"
-    files = {key: {"caption": captions[key], "file": f"{stem}-{key.replace('_', '-')}"} for key in charts}
-    return environment.get_template(template).render(
+    scripts = [_libraries(), Markup(_DRAW), *([Markup(script)] if script else [])]
+    hashes = " ".join(f"'{_digest(text)}'" for text in scripts)
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)
+    stem = safe.strip("-")[:40] or "study"
+    return _PAGES.get_template(template).render(
         **context,
-        figures=files,
+        figures={
+            key: {"caption": captions[key], "file": f"{stem}-{key.replace('_', '-')}"}
+            for key in charts
+        },
         specs=script_safe({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
-        libraries=libraries,
-        draw=draw,
+        libraries=scripts[0],
+        draw=scripts[1],
         script=Markup(script),
-        style=Markup(style),
+        style=Markup(_PAGES.get_template("page.css").render()),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src '{_digest(libraries)}' '{_digest(draw)}'" + (f" '{_digest(script)}'" if script else ""),
+        f"script-src {hashes}",
     )
 
 
@@ -101,7 +82,7 @@ def put(text: str, path: Path) -> None:
     os.replace(part_written, path)
 
 
-def script_safe(value: Any) -> Markup:
+def script_safe(value: object) -> Markup:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for char in "<>&\u2028\u2029":

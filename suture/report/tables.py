@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from suture.report.words import (
     LOWER_IS_BETTER,
     METRICS,
     NONE,
-    Result,
     bounds,
     count,
     delta,
     duration,
     epsilon,
-    finite,
     labels,
     number,
     p_value,
@@ -29,16 +27,24 @@ from suture.report.words import (
     span,
     worst_hospital,
 )
+from suture.schema.record import Metrics, Record
 
-QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo", "f1_weighted", "f1_macro")
+QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo",
+           "f1_weighted", "f1_macro")  # fmt: skip
 CARE = ("recall_at_90_specificity", "ece", "brier", "loss")
 GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece")
+GAPS = {
+    "parity_gap": "Share called positive",
+    "odds_gap": "Equalised odds",
+    "opportunity_gap": "True-positive rate",
+    "worst_accuracy": "Accuracy of the worst group",
+}
 MOST_ROWS = 30
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, a smaller second line, whether it is the best of its column, half of its interval."""
+    """Its text, a smaller second line, whether it is its column's best, half of its interval."""
 
     text: str
     note: str = ""
@@ -56,234 +62,230 @@ class Table:
     remark: str = ""
 
 
-def _known(result: Result, names: Sequence[str]) -> list[str]:
-    found = [part(result, "methods", key, "metrics", "global") for key in part(result, "methods")]
-    return [name for name in names if any(finite(metrics.get(name)) is not None for metrics in found)]
+def plain(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of texts only."""
+    return Table(caption, tuple(heads), tuple(tuple(map(Cell, row)) for row in rows))
 
 
-def quality(result: Result, names: Sequence[str] = QUALITY + CARE, caption: str = "Held-out patients") -> Table:
+def _known(found: Sequence[Metrics], names: Sequence[str]) -> list[str]:
+    """Those of the names that at least one set of metrics has a value for."""
+    return [name for name in names if any(metrics.get(name) is not None for metrics in found)]
+
+
+def quality(
+    result: Record, names: Sequence[str] = QUALITY + CARE, caption: str = "Held-out patients"
+) -> Table:
     """Methods x metrics over all hospitals, with 95 % intervals where several seeds ran.
 
-    >>> table = quality({"name": "x", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}})
+    >>> from suture.report.words import complete
+    >>> table = quality(complete({"methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}))
     >>> table.heads, table.rows[0][1].text
     (('Method', 'AUC'), '0.900')
     """
-    names = _known(result, names)
-    keys = labels(result)
-    best = {name: _best(result, name) for name in names} if len(keys) > 1 else {}
+    methods, keys = result["methods"], labels(result)
+    overall = {key: method["metrics"]["global"] for key, method in methods.items()}
+    names = _known(list(overall.values()), names)
+    best = {name: _best(list(overall.values()), name) for name in names}
     rows = []
     for key, label in keys.items():
-        metrics = part(result, "methods", key, "metrics")
-        between = part(metrics, "intervals", "global")
-        cells = [Cell(label, "the study's method" if key == primary(result) and len(keys) > 1 else "")]
+        between = methods[key]["metrics"]["intervals"]["global"]
+        own = key == result["method"] and len(keys) > 1
+        cells = [Cell(label, "the study's method" if own else "")]
         for name in names:
-            value = finite(part(metrics, "global").get(name))
-            winner = value is not None and value == best.get(name)
-            reach = between.get(name)
-            half = (reach[1] - reach[0]) / 2.0 if reach and span(reach) else None
-            cells.append(Cell(number(value), span(bounds(between, name)), winner, half))
+            value, ends = overall[key].get(name), between.get(name)
+            half = (ends[1] - ends[0]) / 2.0 if ends and span(ends) else None
+            wins = value is not None and value == best[name]
+            cells.append(Cell(number(value), span(bounds(between, name)), wins, half))
         rows.append(tuple(cells))
-    lower = [METRICS[n] for n in names if n in LOWER_IS_BETTER]
-    remark = "Bold: the best mean of a column. " if len(keys) > 1 else ""
-    remark += f"Second line: 95 % interval over {repeats(result)}. " if any(c.note for r in rows for c in r[1:]) else ""
-    remark += f"Lower is better: {', '.join(lower)}. " if lower else ""
-    return Table(caption, ("Method", *(METRICS[n] for n in names)), tuple(rows), remark.strip())
+    remarks = ["Bold: the best mean of a column."] if len(keys) > 1 else []
+    if any(cell.note for row in rows for cell in row[1:]):
+        remarks.append(f"Second line: 95 % interval over {repeats(result)}.")
+    if lower := [METRICS[name] for name in names if name in LOWER_IS_BETTER]:
+        remarks.append(f"Lower is better: {', '.join(lower)}.")
+    heads = ("Method", *(METRICS[name] for name in names))
+    return Table(caption, heads, tuple(rows), " ".join(remarks))
 
 
-def cost(result: Result) -> Table:
+def _best(found: Sequence[Metrics], name: str) -> float | None:
+    """The best value; None where there is nothing to compare with."""
+    values = [value for metrics in found if (value := metrics.get(name)) is not None]
+    if len(values) < 2:
+        return None
+    return min(values) if name in LOWER_IS_BETTER else max(values)
+
+
+def cost(result: Record) -> Table:
     """Methods x what they cost: proven epsilon at the worst hospital, bytes, rounds, time.
 
-    >>> cost({"name": "x", "methods": {"a": {"communication": {"bytes_up": 2000}}}}).rows[0][1].text
+    >>> from suture.report.words import complete
+    >>> cost(complete({"methods": {"a": {"communication": {"bytes_up": 2000}}}})).rows[0][1].text
     'none'
     """
     rows = []
     for key, label in labels(result).items():
-        method = part(result, "methods", key)
-        privacy, sent = part(method, "privacy"), part(method, "communication")
-        worst = worst_hospital(method)
-        safe = protected(method)
-        planned, done = finite(method.get("rounds_planned")), finite(method.get("rounds_done"))
-        rounds = count(done if done is not None else sent.get("rounds"))
+        method = result["methods"][key]
+        privacy, sent, private = method["privacy"], method["communication"], protected(method)
+        planned, done = method["rounds_planned"], method["rounds_done"]
+        short = f"of {count(planned)} planned" if planned is not None and planned != done else ""
+        spent = Cell(epsilon(privacy["epsilon"]), worst_hospital(method))
         rows.append(
             (
                 Cell(label),
-                Cell(epsilon(privacy.get("epsilon")) if safe else "none", worst[0] if safe and worst else ""),
-                Cell(delta(privacy.get("delta")) if safe else NONE),
-                Cell(size(sent.get("bytes_up"))),
-                Cell(size(sent.get("bytes_down"))),
-                Cell(rounds, f"of {count(planned)} planned" if planned is not None and planned != done else ""),
-                Cell(duration(method.get("seconds"))),
+                spent if private else Cell("none"),
+                Cell(delta(privacy["delta"]) if private else NONE),
+                Cell(size(sent["bytes_up"])),
+                Cell(size(sent["bytes_down"])),
+                Cell(count(sent["rounds"] if done is None else done), short),
+                Cell(duration(method["seconds"])),
             )
         )
-    heads = ("Method", "ε proven, worst hospital", "δ", "Sent by hospitals", "Sent to hospitals", "Rounds", "Time")
+    heads = ("Method", "ε proven, worst hospital", "δ", "Sent by hospitals", "Sent to hospitals",
+             "Rounds", "Time")  # fmt: skip
     remark = "Sent: all hospitals and rounds together; 1 MB = 1,000,000 bytes."
     if any(row[1].text != "none" for row in rows):
         remark = f"ε is rounded up. {remark}"
     return Table("Privacy and cost", heads, tuple(rows), remark)
 
 
-def significance(result: Result) -> Table | None:
+def significance(result: Record) -> Table | None:
     """p-values of every method against the one compared with.
 
+    >>> from suture.report.words import complete
     >>> tests = {"b": {"difference": -0.01, "paired": {"t": -3.0, "p": 0.04}, "welch": {"t": -2.0, "p": 0.08}}}
-    >>> found = {"name": "x", "methods": {"a": {}, "b": {}}, "comparison": {"against": "a", "tests": tests}}
+    >>> found = complete({"methods": {"a": {}, "b": {}}, "comparison": {"against": "a", "tests": tests}})
     >>> [cell.text for cell in significance(found).rows[0]]
     ['b', '−0.010', '−3.00', '0.040', '−2.00', '0.080']
     """
-    compared, names = part(result, "comparison"), labels(result)
-    tests = part(compared, "tests")
-    if not tests:
+    compared, names = result["comparison"], labels(result)
+    if not compared["tests"]:
         return None
-    against = str(compared.get("against", primary(result)))
-    metric = str(compared.get("metric", "auc"))
     rows = []
-    for key in tests:
-        test = part(tests, key)
-        paired, welch = part(test, "paired"), part(test, "welch")
-        cells = [names.get(key, key), signed(test.get("difference")), signed(paired.get("t"), 2).replace("+", "")]
-        cells += [p_value(paired.get("p")), signed(welch.get("t"), 2).replace("+", ""), p_value(welch.get("p"))]
-        rows.append(tuple(Cell(text) for text in cells))
-    title = METRICS.get(metric, metric)
+    for key, test in compared["tests"].items():
+        cells = [names.get(key, key), signed(test.get("difference"))]
+        for kind in ("paired", "welch"):
+            found = part(test, kind)
+            cells += [signed(found.get("t"), 2).replace("+", ""), p_value(found.get("p"))]
+        rows.append(tuple(map(Cell, cells)))
+    title = METRICS.get(compared["metric"], compared["metric"])
     heads = ("Method", f"Difference in {title}", "t, paired", "p, paired", "t, Welch", "p, Welch")
-    caption = f"{title} of each method minus that of {names.get(against, against)}"
+    against = names.get(compared["against"], compared["against"])
     remark = (
-        f"Two-sided t-tests over {repeats(result)}, not corrected for the number of comparisons. A dash: not defined."
+        f"Two-sided t-tests over {repeats(result)}, not corrected for the number of comparisons. "
+        "A dash: not defined."
     )
-    return Table(caption, heads, tuple(rows), remark)
+    return Table(f"{title} of each method minus that of {against}", heads, tuple(rows), remark)
 
 
-def hospital_metrics(result: Result) -> Table | None:
-    """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut and say so.
+def hospital_metrics(result: Record) -> Table | None:
+    """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut.
 
+    >>> from suture.report.words import complete
     >>> method = {"metrics": {"sites": {"a": {"auc": 0.8, "rows": 20}}}}
-    >>> [cell.text for cell in hospital_metrics({"name": "x", "methods": {"m": method}}).rows[0][:3]]
+    >>> [cell.text for cell in hospital_metrics(complete({"methods": {"m": method}})).rows[0][:3]]
     ['a', '20', '0.800']
     """
-    metrics = part(result, "methods", primary(result), "metrics")
-    sites = part(metrics, "sites")
+    metrics = primary(result)["metrics"]
+    sites = metrics["sites"]
     if not sites:
         return None
-    lead = "auc" if any(finite(part(m).get("auc")) is not None for m in sites.values()) else "auc_ovo"
-    order = sorted(sites, key=lambda s: (_or_infinity(part(sites, s).get(lead)), s))
-    names = [n for n in (*GROUPED, "auc_ovo", "f1_weighted") if _any(sites, n)]
+    every = list(sites.values())
+    lead = "auc" if _known(every, ["auc"]) else "auc_ovo"
+    known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
+    order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
+    names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted"))
     rows = []
     for site in order[:MOST_ROWS]:
-        found, between = part(sites, site), part(metrics, "intervals", "sites", site)
-        cells = [Cell(site), Cell(count(found.get("rows")))]
-        cells += [Cell(number(found.get(n)), span(bounds(between, n)) if n == lead else "") for n in names]
+        between = span(bounds(metrics["intervals"]["sites"].get(site, {}), lead))
+        cells = [Cell(site), Cell(count(sites[site].get("rows")))]
+        cells += [Cell(number(sites[site].get(n)), between if n == lead else "") for n in names]
         rows.append(tuple(cells))
-    remark = f"{labels(result)[primary(result)]}, lowest {METRICS[lead]} first. A dash: not defined (one class only)."
+    label, title = labels(result)[result["method"]], METRICS[lead]
+    remark = f"{label}, lowest {title} first. A dash: not defined (one class only)."
     if left := order[MOST_ROWS:]:
-        values = [v for s in left if (v := finite(part(sites, s).get(lead))) is not None]
-        reach = f", {METRICS[lead]} from {number(min(values))} to {number(max(values))}" if values else ""
-        remark += f" And {len(left):,} more hospitals{reach}."
-    heads = ("Hospital", "Test rows", *(METRICS[n] for n in names))
+        values = [known[site] for site in left if site in known]
+        ends = f", {title} from {number(min(values))} to {number(max(values))}" if values else ""
+        remark += f" And {len(left):,} more hospitals{ends}."
+    heads = ("Hospital", "Test rows", *(METRICS[name] for name in names))
     return Table("Each hospital's held-out patients", heads, tuple(rows), remark)
 
 
-def subgroups(result: Result) -> list[Table]:
-    """One table a group, one row a value, under the study's method.
+def subgroups(result: Record) -> list[Table]:
+    """One table per group column, one row per value, under the study's method.
 
+    >>> from suture.report.words import complete
     >>> groups = {"sex": {"F": {"auc": 0.9, "rows": 80}, "M": {"auc": 0.8, "rows": 40}}}
-    >>> [table.caption for table in subgroups({"name": "x", "methods": {"m": {"metrics": {"groups": groups}}}})]
+    >>> [table.caption for table in subgroups(complete({"methods": {"m": {"metrics": {"groups": groups}}}}))]
     ['By sex']
     """
-    groups = part(result, "methods", primary(result), "metrics", "groups")
-    tables = []
-    for group in groups:
-        values = part(groups, group)
-        if not values:
-            continue
-        names = [n for n in GROUPED if _any(values, n)]
-        aucs = {v: a for v in values if (a := finite(part(values, v).get("auc"))) is not None}
-        lowest = min(aucs, key=lambda v: aucs[v]) if len(aucs) > 1 else None
-        rows = []
-        for value in list(values)[:MOST_ROWS]:
-            found = part(values, value)
-            few = (finite(found.get("rows")) or 0.0) < 100
-            cells = [
-                Cell(value, "lowest AUC" if value == lowest else ""),
-                Cell(count(found.get("rows")), "few" if few else ""),
-            ]
-            rows.append((*cells, *(Cell(number(found.get(n))) for n in names)))
-        more = len(values) - len(rows)
-        remark = f"And {more:,} more values." if more > 0 else ""
-        tables.append(Table(f"By {group}", (group, "Test rows", *(METRICS[n] for n in names)), tuple(rows), remark))
-    return tables
+    groups = primary(result)["metrics"]["groups"]
+    return [_subgroup(group, values) for group, values in groups.items() if values]
 
 
-GAPS = {
-    "parity_gap": "Share called positive",
-    "odds_gap": "Equalised odds",
-    "opportunity_gap": "True-positive rate",
-    "worst_accuracy": "Accuracy of the worst group",
-}
+def _subgroup(group: str, values: Mapping[str, Metrics]) -> Table:
+    names = _known(list(values.values()), GROUPED)
+    aucs = {value: auc for value, m in values.items() if (auc := m.get("auc")) is not None}
+    lowest = min(aucs, key=lambda value: aucs[value]) if len(aucs) > 1 else None
+    rows = []
+    for value, found in list(values.items())[:MOST_ROWS]:
+        few = (found.get("rows") or 0) < 100
+        cells = [Cell(value, "lowest AUC" if value == lowest else "")]
+        cells.append(Cell(count(found.get("rows")), "few" if few else ""))
+        rows.append((*cells, *(Cell(number(found.get(name))) for name in names)))
+    more = len(values) - len(rows)
+    heads = (group, "Test rows", *(METRICS[name] for name in names))
+    return Table(f"By {group}", heads, tuple(rows), f"And {more:,} more values." if more else "")
 
 
-def gaps(result: Result) -> Table | None:
+def gaps(result: Record) -> Table | None:
     """Largest differences between the groups of each column, for every method, with intervals.
 
+    >>> from suture.report.words import complete
     >>> found = {"sex": {"parity_gap": 0.1, "intervals": {"parity_gap": [0.05, 0.2]}, "worst_group": "F"}}
-    >>> [c.text for c in gaps({"name": "x", "methods": {"m": {"label": "M", "metrics": {"fairness": found}}}}).rows[0]]
+    >>> table = gaps(complete({"methods": {"m": {"label": "M", "metrics": {"fairness": found}}}}))
+    >>> [cell.text for cell in table.rows[0]]
     ['M', 'sex', '0.100', '–', '–', '–']
     """
     rows = []
     for key, label in labels(result).items():
-        metrics = part(result, "methods", key, "metrics")
-        records = [(column, part(metrics, "fairness", column)) for column in part(metrics, "fairness")]
-        if fitted := part(metrics, "group_thresholds"):
-            records.append((f"{fitted.get('column')}, thresholds by group", fitted))
-        for column, found in records:
-            spans = part(found, "intervals")
-            cells = [Cell(number(found.get(name)), span(spans.get(name))) for name in GAPS]
-            rows.append((Cell(label), Cell(column, f"worst: {found.get('worst_group')}"), *cells))
+        metrics = result["methods"][key]["metrics"]
+        found = dict(metrics["fairness"])
+        if fitted := metrics.get("group_thresholds"):
+            found[f"{fitted.get('column')}, thresholds by group"] = fitted
+        for column, gap in found.items():
+            between = gap.get("intervals", {})
+            cells = [Cell(number(gap.get(name)), span(between.get(name))) for name in GAPS]
+            rows.append((Cell(label), Cell(column, f"worst: {gap.get('worst_group')}"), *cells))
     if not rows:
         return None
-    remark = "Differences between the best and the worst group; a gap of noisy rates is never 0. Intervals: 95 %."
-    return Table("Gaps between groups", ("Method", "Groups", *GAPS.values()), tuple(rows[:MOST_ROWS]), remark)
+    heads = ("Method", "Groups", *GAPS.values())
+    remark = (
+        "Differences between the best and the worst group; a gap of noisy rates is never 0. "
+        "Intervals: 95 %."
+    )
+    return Table("Gaps between groups", heads, tuple(rows[:MOST_ROWS]), remark)
 
 
-def promises(result: Result) -> Table | None:
-    """Epsilon, noise and patients of every hospital under the study's method, largest epsilon first.
+def promises(result: Record) -> Table | None:
+    """Epsilon, noise and patients of every hospital, largest epsilon first.
 
+    >>> from suture.report.words import complete
     >>> privacy = {"epsilon": 2.0, "sites": {"a": 1.5}, "noise_multiplier": {"a": 0.9}, "patients": {"a": 500}}
-    >>> [cell.text for cell in promises({"name": "x", "methods": {"m": {"privacy": privacy}}}).rows[0]]
+    >>> [cell.text for cell in promises(complete({"methods": {"m": {"privacy": privacy}}})).rows[0]]
     ['a', '1.50', '0.900', '500']
     """
-    privacy = part(result, "methods", primary(result), "privacy")
-    sites = part(privacy, "sites")
+    privacy, cohort = primary(result)["privacy"], result["cohort"]["sites"]
+    sites, noise = privacy["sites"], privacy["noise_multiplier"]
     if not sites:
         return None
-    noise, patients = part(privacy, "noise_multiplier"), part(privacy, "patients")
-    cohort = part(result, "cohort", "sites")
-    trained = {s: patients.get(s, part(cohort, s).get("train")) for s in sites}
-    order = sorted(sites, key=lambda s: (finite(sites[s]) is not None, -(finite(sites[s]) or 0.0), s))
-    rows = tuple(
-        (Cell(s), Cell(epsilon(sites[s])), Cell(number(noise.get(s))), Cell(count(trained[s])))
+    patients = {site: found.get("train") for site, found in cohort.items()} | privacy["patients"]
+    order = sorted(sites, key=lambda s: (sites[s] is not None, -(sites[s] or 0.0), s))
+    rows = [
+        (s, epsilon(sites[s]), number(noise.get(s)), count(patients.get(s)))
         for s in order[:MOST_ROWS]
-    )
+    ]
     remark = "Largest ε first, rounded up. Noise: standard deviation over the clipping bound."
     if left := order[MOST_ROWS:]:
         remark += f" And {len(left):,} more hospitals, none with a larger ε."
     heads = ("Hospital", "ε proven", "Noise multiplier", "Training patients")
-    return Table("What is proven at each hospital", heads, rows, remark)
-
-
-def _any(found: Mapping[str, Any], name: str) -> bool:
-    return any(finite(part(found, key).get(name)) is not None for key in found)
-
-
-def _or_infinity(value: Any) -> float:
-    found = finite(value)
-    return float("inf") if found is None else found
-
-
-def _best(result: Result, name: str) -> float | None:
-    values = [
-        v
-        for key in part(result, "methods")
-        if (v := finite(part(result, "methods", key, "metrics", "global").get(name))) is not None
-    ]
-    if len(values) < 2:
-        return None
-    return min(values) if name in LOWER_IS_BETTER else max(values)
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    return Table("What is proven at each hospital", heads, cells, remark)

@@ -1,57 +1,87 @@
 """How figures look: one palette, one type size, one way to save.
 
-Colours are Okabe and Ito's ("Color universal design", 2008), told apart by people with any common colour blindness;
-their yellow is replaced by grey, because yellow lines vanish on white paper.
+Colours are Okabe and Ito's ("Color universal design", 2008), which people with any common colour
+blindness can tell apart; their yellow is replaced by grey, because yellow lines vanish on white paper.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import altair as alt
 import vl_convert
+from altair.typing import ChartType
 
 from suture.errors import StudyError
-from suture.report.words import Result, hospitals, labels, primary
+from suture.report.words import hospitals, labels
+from suture.schema.record import Record
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#8C8C8C")
 INK, QUIET, RULE = "#1b1b1b", "#5f6368", "#d9dce1"
 FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', sans-serif"
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
-Figure = alt.TopLevelMixin
+GREY = "#9aa0a6"
+Figure: TypeAlias = ChartType
+Rows = Sequence[Mapping[str, object]]
 
 
-def method_colours(result: Result) -> alt.Scale:
-    """The same colour for a method in every figure; the study's own method is always the first colour.
+def method_colours(result: Record) -> alt.Scale:
+    """A method has one colour in every figure; the study's own has the first.
 
-    >>> method_colours({"methods": {"a": {}, "b": {}}, "method": "b"}).to_dict()["range"]
+    >>> from suture.report.words import complete
+    >>> method_colours(complete({"methods": {"a": {}, "b": {}}, "method": "b"})).to_dict()["range"]
     ['#D55E00', '#0072B2']
     """
-    names, first = labels(result), primary(result)
+    names, first = labels(result), result["method"]
     order = [first, *(key for key in names if key != first)]
     colour = {key: PALETTE[i % len(PALETTE)] for i, key in enumerate(order)}
     return alt.Scale(domain=list(names.values()), range=[colour[key] for key in names])
 
 
-def hospital_colours(result: Result) -> alt.Scale | None:
-    """The same colour for a hospital in every figure; None where there are more hospitals than colours.
+def hospital_colours(result: Record) -> alt.Scale | None:
+    """A hospital has one colour in every figure; None where there are too many hospitals.
 
-    >>> hospital_colours({"methods": {}, "cohort": {"sites": {"boston": {}}}}).to_dict()["range"]
+    >>> from suture.report.words import complete
+    >>> hospital_colours(complete({"cohort": {"sites": {"boston": {}}}})).to_dict()["range"]
     ['#0072B2']
     """
     names = hospitals(result)
-    return alt.Scale(domain=names, range=list(PALETTE[: len(names)])) if 0 < len(names) <= len(PALETTE) else None
+    if not 0 < len(names) <= len(PALETTE):
+        return None
+    return alt.Scale(domain=names, range=list(PALETTE[: len(names)]))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
+def hospital_hue(result: Record) -> alt.Color | alt.ColorValue:
+    """A hospital's own colour, without a legend, or one colour for all where there are too many."""
+    colours = hospital_colours(result)
+    if colours is None:
+        return alt.ColorValue(PALETTE[0])
+    return alt.Color("hospital:N", scale=colours, legend=None)
+
+
+def tips(**fields: str) -> list[alt.Tooltip]:
+    """What a point shows: fields with their title and, for a number, its format after a bar.
+
+    >>> [tip.to_dict() for tip in tips(method="Method", value="AUC|.3f")][1]
+    {'field': 'value', 'format': '.3f', 'title': 'AUC', 'type': 'quantitative'}
+    """
+    shown = []
+    for field, text in fields.items():
+        title, bar, style = text.partition("|")
+        tip = alt.Tooltip(f"{field}:{'Q' if bar else 'N'}", title=title)
+        shown.append(tip.format(style) if style else tip)
+    return shown
+
+
+def table(rows: Rows) -> alt.InlineData:
     """Rows as inline data: figures carry their data, so that they work offline.
 
-    They are handed over as one JSON text, which Vega parses: Altair copies a chart at every step, and a text is not
-    copied row by row (half the time of a page went there).
+    They are handed over as one JSON text, which Vega parses: Altair copies a chart at every step,
+    and a text is not copied row by row (half the time of a page went there).
 
     >>> table([{"x": 1}]).to_dict()
     {'values': '[{"x":1}]', 'format': {'type': 'json'}}
@@ -60,13 +90,13 @@ def table(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
 
 
-def finish(chart: Any, title: str, subtitle: str = "") -> Any:
-    """Title and style of a finished figure (styles may only stand at the top of a Vega-Lite figure).
+def finish(chart: Figure, title: str, subtitle: str = "") -> Figure:
+    """Title and style of a finished figure (only the top of a Vega-Lite figure has a style).
 
     >>> finish(alt.Chart(table([])).mark_point(), "Sizes").to_dict()["title"]["text"]
     'Sizes'
     """
-    heading: dict[str, Any] = {"text": title, "anchor": "start", "frame": "group"}
+    heading = {"text": title, "anchor": "start", "frame": "group"}
     if subtitle:
         heading["subtitle"] = subtitle
     # One step with all styles: every further one would copy the whole figure.
@@ -91,8 +121,8 @@ _STYLE = alt.Config(
 )  # fmt: skip
 
 
-def save(chart: Any, path: Path, scale: float = 2.0) -> None:
-    """Write a figure as PNG (at ``scale`` times screen size) or SVG, without a browser or a network.
+def save(chart: Figure, path: Path, scale: float = 2.0) -> None:
+    """Write a figure as PNG (``scale`` times screen size) or SVG; needs no browser or network.
 
     >>> import tempfile
     >>> chart = finish(alt.Chart(table([{"x": 1}])).mark_point().encode(x="x:Q"), "One point")
@@ -103,7 +133,9 @@ def save(chart: Any, path: Path, scale: float = 2.0) -> None:
     """
     kind = path.suffix.lower()
     if kind not in (".png", ".svg"):
-        raise StudyError(f"figures are written as .png or .svg, found '{path.name}'. Choose one of these endings.")
+        raise StudyError(
+            f"figures are written as .png or .svg, found '{path.name}'; choose one of these endings"
+        )
     spec = chart.to_dict()
     if kind == ".png":
         path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=scale))

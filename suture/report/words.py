@@ -1,17 +1,25 @@
-"""How a result is put into words and numbers: shared by the page, the figures and the console, so they never disagree.
+"""How a result is put into words and numbers: shared by page, figures and console, so that they
+never disagree.
 
-A result is untrusted text (study and hospital names are the user's) and any section but ``name`` and ``methods`` may be
-missing. Nothing is called private unless a finite epsilon stands for the method and for every hospital it lists.
+A result is untrusted text (study and hospital names are the user's), and any section but ``name``
+and ``methods`` may be missing: `complete` makes it safe to show and fills in what is missing.
+Nothing is called private unless a finite epsilon is stated for the method and for every hospital
+that it lists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
-Result = Mapping[str, Any]
+from suture.schema.record import Intervals, MethodResult, Plain, Record
+
+Tree = TypeVar("Tree")
+Found = Mapping[str, Any]
+"""The plain answer of a command, as ``--json`` prints it."""
 
 METRICS = {
     "auc": "AUC",
@@ -32,12 +40,128 @@ METRICS = {
 LOWER_IS_BETTER = frozenset({"ece", "brier", "loss"})
 NONE = "–"
 NO_PRIVACY = (
-    "No differential privacy. Nothing in this run limits what the model, or the updates that were exchanged, "
-    "can reveal about a single patient."
+    "No differential privacy. Nothing in this run limits what the model, or the updates that were "
+    "exchanged, can reveal about a single patient."
+)
+SHOWN = 6
+"""How many notes are shown before the rest is folded away."""
+FEW = 3
+"""A note that at most this many hospitals share is kept as it is."""
+_NOTE = re.compile(
+    r"site '(?P<site>.+?)': (?P<before>.*?)(?P<count>[\d,]+) of (?P<all>[\d,]+)(?P<after> "
+    r"rows?\b.*)",
+    re.S,
 )
 
+# What stands in for a missing section. A statement that does not say whether it protects is judged
+# by its epsilons.
+_STATEMENT: dict[str, object] = {
+    "protected": True, "unit": None, "neighbours": None, "sampling": None, "accountant": None,
+    "delta": None, "epsilon": None, "sites": {}, "noise_multiplier": {}, "budget": None,
+    "noise_source": None, "public": [], "not_covered": [], "statement": "", "patients": {},
+}  # fmt: skip
+_MEASURED: dict[str, object] = {"global": {}, "sites": {}, "groups": {}, "fairness": {}}
+_METHOD: dict[str, object] = {
+    "label": "", "metrics": {}, "privacy": {}, "communication": {}, "history": [], "roc": {},
+    "calibration": {}, "rounds_planned": None, "rounds_done": None, "stopped": None,
+    "protection": None, "seconds": None,
+}  # fmt: skip
+_SECTIONS: dict[str, Mapping[str, object]] = {
+    "metrics": _MEASURED,
+    "privacy": _STATEMENT,
+    "communication": dict.fromkeys(("bytes_up", "bytes_down", "rounds")),
+    "roc": {"fpr": [], "tpr": []},
+    "calibration": {"predicted": [], "observed": [], "count": []},
+}
+_RECORD: dict[str, object] = {
+    "suture": "", "format": "", "release": {}, "name": "", "outcome": "", "created": "",
+    "seed": None, "seeds": [], "command": "", "method": "", "methods": {}, "cohort": {},
+    "study": {}, "warnings": [], "references": [], "comparison": {},
+}  # fmt: skip
 
-def finite(value: Any) -> float | None:
+
+def complete(result: Mapping[str, object]) -> Record:
+    """The result, `tidy`, with an empty section for each one that is missing.
+
+    ``method`` is the key of the study's method, or of the first one where that is not there.
+
+    >>> whole = complete({"name": "x", "methods": {"a": {"history": None}}})
+    >>> whole["method"], whole["methods"]["a"]["history"], whole["warnings"]
+    ('a', [], [])
+    """
+    whole = _filled(tidy(result), _RECORD)
+    methods = {key: _method(key, found) for key, found in _items(whole["methods"])}
+    first = whole["method"] if whole["method"] in methods else next(iter(methods), "")
+    cohort = _filled(whole["cohort"], {"source": "", "sites": {}, "features": {}})
+    features = {key: _filled(found, {"label": key}) for key, found in _items(cohort["features"])}
+    whole |= {
+        "method": first,
+        "methods": methods,
+        "cohort": {**cohort, "features": features},
+        "release": _filled(whole["release"], {"words": ""}),
+        "comparison": _filled(
+            whole["comparison"], {"against": first, "metric": "auc", "tests": {}}
+        ),
+    }
+    return cast(Record, whole)
+
+
+def _method(key: str, found: object) -> dict[str, object]:
+    whole = _filled(found, {**_METHOD, "label": key})
+    whole |= {name: _filled(whole[name], blank) for name, blank in _SECTIONS.items()}
+    metrics = _filled(whole["metrics"], {"intervals": {}})
+    metrics["intervals"] = _filled(metrics["intervals"], {"global": {}, "sites": {}})
+    rounds = cast(list[object], whole["history"])
+    whole["history"] = [_filled(entry, {**_MEASURED, "round": 0}) for entry in rounds]
+    return {**whole, "metrics": metrics}
+
+
+def _filled(found: object, blank: Mapping[str, object]) -> dict[str, object]:
+    return {**blank, **{key: value for key, value in _items(found) if value is not None}}
+
+
+def _items(found: object) -> Iterable[tuple[str, object]]:
+    return found.items() if isinstance(found, Mapping) else ()
+
+
+def tidy(tree: Tree) -> Tree:
+    """The same with NaN and infinity as None, and without control characters in texts.
+
+    A diverged run still gets its page, and no name can break a line, a terminal or the parser of a
+    figure.
+
+    >>> tidy({"a\\u2028b": [float("nan"), 1.5, "x\\x1b[31m"]})
+    {'a b': [None, 1.5, 'x [31m']}
+    """
+    return cast(Tree, _tidied(tree))
+
+
+def _tidied(tree: object) -> object:
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else None
+    if isinstance(tree, str):
+        if tree.isprintable():
+            return tree
+        return "".join(c if c.isprintable() or c == "\n" else " " for c in tree)
+    if isinstance(tree, Mapping):
+        return {_tidied(str(key)): _tidied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_tidied(value) for value in tree]
+    return tree
+
+
+def part(tree: object, *keys: str) -> dict[str, Any]:
+    """A section of plain data, or an empty one.
+
+    >>> part({"a": {"b": {"c": 1}}}, "a", "b"), part({}, "a", "b")
+    ({'c': 1}, {})
+    """
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return dict(_items(tree))
+
+
+def finite(value: object) -> float | None:
     """The value as a float, or None where it is missing, not a number, or infinite.
 
     >>> finite(1), finite(None), finite(float("nan")), finite("0.9")
@@ -48,46 +172,7 @@ def finite(value: Any) -> float | None:
     return float(value)
 
 
-def tidy(tree: Any) -> Any:
-    """The result with NaN and infinity as None, and without control characters or exotic line ends in its texts.
-
-    A diverged run still gets its page, and no name can break a line, a terminal or the parser of a figure.
-
-    >>> tidy({"a\\u2028b": [float("nan"), 1.5, "x\\x1b[31m"]})
-    {'a b': [None, 1.5, 'x [31m']}
-    """
-    if isinstance(tree, float):
-        return tree if math.isfinite(tree) else None
-    if isinstance(tree, str):
-        return tree if tree.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in tree)
-    if isinstance(tree, Mapping):
-        return {tidy(str(key)): tidy(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [tidy(value) for value in tree]
-    return tree
-
-
-def part(tree: Any, *keys: str) -> dict[str, Any]:
-    """A section of the result, or an empty one.
-
-    >>> part({"a": {"b": {"c": 1}}}, "a", "b"), part({}, "a", "b")
-    ({'c': 1}, {})
-    """
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return dict(tree) if isinstance(tree, Mapping) else {}
-
-
-def repeats(result: Any) -> str:
-    """What a result's intervals are over.
-
-    >>> repeats({"study": {"evaluation": {"folds": 5}}}), repeats({"study": {"evaluation": {"seeds": 5}}})
-    ('folds', 'seeds')
-    """
-    return "folds" if (finite(part(result, "study", "evaluation").get("folds")) or 0) > 1 else "seeds"
-
-
-def number(value: Any, digits: int = 3) -> str:
+def number(value: object, digits: int = 3) -> str:
     """A metric for people: three decimals, a dash where undefined.
 
     >>> number(0.95712), number(None)
@@ -97,8 +182,8 @@ def number(value: Any, digits: int = 3) -> str:
     return NONE if found is None else f"{found:.{digits}f}"
 
 
-def count(value: Any) -> str:
-    """A whole number with thin grouping.
+def count(value: object) -> str:
+    """A whole number with commas.
 
     >>> count(13130), count(None)
     ('13,130', '–')
@@ -107,44 +192,32 @@ def count(value: Any) -> str:
     return NONE if found is None else f"{round(found):,}"
 
 
-def percent(value: Any) -> str:
-    """A share as a percentage.
-
-    >>> percent(0.1712)
-    '17.1 %'
-    """
-    found = finite(value)
-    return NONE if found is None else f"{100.0 * found:.1f} %"
-
-
-def span(bounds: Any, digits: int = 3) -> str:
+def span(ends: Iterable[object] | None, digits: int = 3) -> str:
     """An interval, or nothing.
 
     >>> span([0.951, 0.9634]), span(None)
     ('0.951 to 0.963', '')
     """
-    if not isinstance(bounds, list | tuple) or len(bounds) != 2 or any(finite(b) is None for b in bounds):
+    found = [finite(end) for end in ends or ()]
+    if len(found) != 2 or None in found:
         return ""
-    return f"{bounds[0]:.{digits}f} to {bounds[1]:.{digits}f}"
+    return " to ".join(f"{end:.{digits}f}" for end in found)
 
 
-def bounds(intervals: Mapping[str, Any], name: str) -> list[float] | None:
-    """A metric's interval, cut at what is possible: Student's interval can reach beyond 1, an AUC cannot.
+def bounds(intervals: Intervals, name: str) -> list[float] | None:
+    """A metric's interval, cut at what is possible: Student's can reach beyond 1, an AUC cannot.
 
     >>> bounds({"auc": [0.989, 1.009]}, "auc"), bounds({"loss": [0.9, 1.1]}, "loss"), bounds({}, "auc")
     ([0.989, 1.0], [0.9, 1.1], None)
     """
     found = intervals.get(name)
-    if not isinstance(found, list | tuple) or len(found) != 2:
+    if not span(found) or found is None:
         return None
-    low, high = finite(found[0]), finite(found[1])
-    if low is None or high is None:
-        return None
-    return [max(low, 0.0), high if name == "loss" else min(high, 1.0)]
+    return [max(found[0], 0.0), found[1] if name == "loss" else min(found[1], 1.0)]
 
 
-def epsilon(value: Any) -> str:
-    """A proven epsilon, rounded *up* to two decimals: a promise must not be printed smaller than it is.
+def epsilon(value: object) -> str:
+    """A proven epsilon, rounded *up*: a promise must not be printed smaller than it is.
 
     >>> epsilon(7.991), epsilon(8.0), epsilon(0.0003), epsilon(None)
     ('8.00', '8.00', '0.01', 'none')
@@ -153,7 +226,7 @@ def epsilon(value: Any) -> str:
     return "none" if found is None else f"{math.ceil(round(found * 100.0, 6)) / 100.0:.2f}"
 
 
-def delta(value: Any) -> str:
+def delta(value: object) -> str:
     """A delta in short scientific form.
 
     >>> delta(1e-5), delta(2.5e-6)
@@ -166,19 +239,17 @@ def delta(value: Any) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
-def p_value(value: Any) -> str:
+def p_value(value: object) -> str:
     """A p-value as journals print it.
 
     >>> p_value(0.00002), p_value(0.0412), p_value(None)
     ('< 0.001', '0.041', '–')
     """
     found = finite(value)
-    if found is None:
-        return NONE
-    return "< 0.001" if found < 0.001 else f"{found:.3f}"
+    return "< 0.001" if found is not None and found < 0.001 else number(found)
 
 
-def signed(value: Any, digits: int = 3) -> str:
+def signed(value: object, digits: int = 3) -> str:
     """A difference with its sign.
 
     >>> signed(0.0123), signed(-0.004)
@@ -188,7 +259,7 @@ def signed(value: Any, digits: int = 3) -> str:
     return NONE if found is None else f"{found:+.{digits}f}".replace("-", "−")
 
 
-def size(value: Any) -> str:
+def size(value: object) -> str:
     """Bytes for people (1 kB = 1,000 bytes).
 
     >>> size(512), size(1_234_567), size(None)
@@ -204,7 +275,7 @@ def size(value: Any) -> str:
     return f"{found:.1f} TB"
 
 
-def duration(value: Any) -> str:
+def duration(value: object) -> str:
     """Seconds for people.
 
     >>> duration(3.21), duration(192)
@@ -216,8 +287,8 @@ def duration(value: Any) -> str:
     return f"{found:.1f} s" if found < 60 else f"{int(found // 60)} min {round(found % 60):d} s"
 
 
-def moment(value: Any) -> str:
-    """The date of a result; text that is not a date is passed on as it is.
+def moment(value: object) -> str:
+    """A date for people; text that is not a date is passed on as it is.
 
     >>> moment("2026-11-15T20:30:00Z"), moment("yesterday")
     ('15 November 2026, 20:30 UTC', 'yesterday')
@@ -226,139 +297,171 @@ def moment(value: Any) -> str:
         found = datetime.fromisoformat(str(value))
     except ValueError:
         return str(value)
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    found = found.astimezone(UTC)
+    found = (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     return f"{found.day} {found:%B %Y, %H:%M} UTC"
 
 
-def primary(result: Result) -> str:
-    """The key of the method the study is about: ``method`` where it names one, else the first.
+def repeats(result: Record) -> str:
+    """What a result's intervals are taken over.
 
-    >>> primary({"name": "x", "method": "gone", "methods": {"fedavg": {}, "fedadam": {}}})
-    'fedavg'
+    >>> repeats(complete({"study": {"evaluation": {"folds": 5}}})), repeats(complete({}))
+    ('folds', 'seeds')
     """
-    methods = part(result, "methods")
-    chosen = result.get("method")
-    return str(chosen) if chosen in methods else next(iter(methods), "")
+    evaluation = result["study"].get("evaluation")
+    folds = evaluation.get("folds") if isinstance(evaluation, dict) else None
+    return "folds" if (finite(folds) or 0) > 1 else "seeds"
 
 
-def labels(result: Result) -> dict[str, str]:
-    """What each method is called; two methods with the same label are told apart by their key.
+def primary(result: Record) -> MethodResult:
+    """The study's method, or an empty one where no method ran."""
+    found = result["methods"].get(result["method"])
+    return cast(MethodResult, _method("", {})) if found is None else found
 
-    >>> labels({"methods": {"a": {"label": "Avg"}, "b": {"label": "Avg"}, "c": {}}})
+
+def labels(result: Record) -> dict[str, str]:
+    """What each method is called; a key sets apart two methods with the same label.
+
+    >>> labels(complete({"methods": {"a": {"label": "Avg"}, "b": {"label": "Avg"}, "c": {}}}))
     {'a': 'Avg (a)', 'b': 'Avg (b)', 'c': 'c'}
     """
-    found = {key: str(part(result, "methods", key).get("label") or key) for key in part(result, "methods")}
-    values = list(found.values())
-    return {key: f"{label} ({key})" if values.count(label) > 1 else label for key, label in found.items()}
+    found = {key: method["label"] for key, method in result["methods"].items()}
+    names = list(found.values())
+    return {k: f"{name} ({k})" if names.count(name) > 1 else name for k, name in found.items()}
 
 
-def protected(method: Mapping[str, Any]) -> bool:
-    """True only where a finite epsilon is stated for the method and for every hospital that it lists.
+def protected(method: MethodResult) -> bool:
+    """True only if a finite epsilon is stated for the method and for every hospital it lists.
 
-    >>> protected({"privacy": {"epsilon": 8.0, "sites": {"a": 7.9}}}), protected({"privacy": {"epsilon": None}})
-    (True, False)
-    >>> protected({"privacy": {"epsilon": 8.0, "sites": {"a": None}}}), protected({})
-    (False, False)
+    >>> def private(**statement): return protected(primary(complete({"methods": {"m": {"privacy": statement}}})))
+    >>> private(epsilon=8.0, sites={"a": 7.9}), private(epsilon=None), private(epsilon=8.0, sites={"a": None})
+    (True, False, False)
     """
-    privacy = part(method, "privacy")
-    if privacy.get("protected") is False or finite(privacy.get("epsilon")) is None:
-        return False
-    return all(finite(value) is not None for value in part(privacy, "sites").values())
+    privacy = method["privacy"]
+    every = (privacy["epsilon"], *privacy["sites"].values())
+    return privacy["protected"] and None not in every
 
 
-def unprotected(result: Result) -> list[str]:
+def unprotected(result: Record) -> list[str]:
     """Labels of the methods that ran without differential privacy.
 
-    >>> unprotected({"methods": {"a": {"privacy": {"epsilon": 1.0}}, "b": {}}})
+    >>> unprotected(complete({"methods": {"a": {"privacy": {"epsilon": 1.0}}, "b": {}}}))
     ['b']
     """
-    names = labels(result)
-    return [names[key] for key in names if not protected(part(result, "methods", key))]
+    return [name for key, name in labels(result).items() if not protected(result["methods"][key])]
 
 
-def worst_hospital(method: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The hospital with the largest proven epsilon.
-
-    >>> worst_hospital({"privacy": {"sites": {"a": 1.0, "b": 2.0}}})
-    ('b', 2.0)
-    """
-    sites = {name: e for name, v in part(method, "privacy", "sites").items() if (e := finite(v)) is not None}
-    return max(sites.items(), key=lambda item: item[1]) if sites else None
+def worst_hospital(method: MethodResult) -> str:
+    """The hospital with the largest proven epsilon, or nothing."""
+    sites = {name: e for name, e in method["privacy"]["sites"].items() if e is not None}
+    return max(sites, key=lambda name: sites[name], default="")
 
 
-def hospitals(result: Result) -> list[str]:
+def hospitals(result: Record) -> list[str]:
     """Every hospital named by the cohort or by a method's metrics, in the order first met.
 
     >>> method = {"metrics": {"sites": {"x": {}, "y": {}}}}
-    >>> hospitals({"methods": {"a": method}, "cohort": {"sites": {"z": {}, "x": {}}}})
+    >>> hospitals(complete({"methods": {"a": method}, "cohort": {"sites": {"z": {}, "x": {}}}}))
     ['z', 'x', 'y']
     """
-    names = dict.fromkeys(part(result, "cohort", "sites"))
-    for key in part(result, "methods"):
-        names.update(dict.fromkeys(part(result, "methods", key, "metrics", "sites")))
+    names = dict.fromkeys(result["cohort"]["sites"])
+    for method in result["methods"].values():
+        names |= dict.fromkeys(method["metrics"]["sites"])
     return list(names)
 
 
-def headline(result: Result) -> str:
+def headline(result: Record) -> str:
     """The result in one sentence.
 
-    >>> headline({"name": "x", "methods": {"fedavg": {"metrics": {"global": {"auc": 0.95}}}}})
+    >>> headline(complete({"methods": {"fedavg": {"metrics": {"global": {"auc": 0.95}}}}}))
     'fedavg reaches AUC 0.950 on held-out patients, without differential privacy.'
     """
-    key = primary(result)
-    method = part(result, "methods", key)
+    method = primary(result)
     metric, value = leading_metric(method)
     where = ""
     if sites := hospitals(result):
         where = f", trained at {len(sites):,} {'hospital' if len(sites) == 1 else 'hospitals'}"
-        total = sum(finite(s.get("train")) or 0 for s in part(result, "cohort", "sites").values())
+        total = sum(site.get("train") or 0 for site in result["cohort"]["sites"].values())
         where += f" on {total:,.0f} patients," if total else ","
-    between = span(bounds(part(method, "metrics", "intervals", "global"), metric))
-    text = f"{labels(result).get(key, key)}{where} reaches {METRICS[metric]} {number(value)}"
+    between = span(bounds(method["metrics"]["intervals"]["global"], metric))
+    who = labels(result).get(result["method"], "")
+    text = f"{who}{where} reaches {METRICS[metric]} {number(value)}"
     text += f" (95\u00a0% interval {between})" if between else ""
     if not protected(method):
         return f"{text} on held-out patients, without differential privacy."
-    privacy = part(method, "privacy")
-    unit = f"{privacy['unit']}-level " if privacy.get("unit") else ""
-    bound = f"ε\u00a0=\u00a0{epsilon(privacy.get('epsilon'))} or less, δ\u00a0=\u00a0{delta(privacy.get('delta'))}"
+    privacy = method["privacy"]
+    unit = f"{privacy['unit']}-level " if privacy["unit"] else ""
+    bound = f"ε\u00a0=\u00a0{epsilon(privacy['epsilon'])} or less, δ\u00a0=\u00a0{delta(privacy['delta'])}"
     return f"{text} on held-out patients, with {unit}differential privacy proven at every hospital ({bound})."
 
 
-def leading_metric(method: Mapping[str, Any]) -> tuple[str, float | None]:
+def leading_metric(method: MethodResult) -> tuple[str, float | None]:
     """The metric that leads summaries: AUC where it is known, else the first known one.
 
-    >>> leading_metric({"metrics": {"global": {"auc": None, "f1": 0.5}}})
+    >>> leading_metric(primary(complete({"methods": {"a": {"metrics": {"global": {"auc": None, "f1": 0.5}}}}})))
     ('f1', 0.5)
     """
-    found = part(method, "metrics", "global")
+    found = method["metrics"]["global"]
     for name in ("auc", "auc_ovo", *METRICS):
-        if (value := finite(found.get(name))) is not None:
+        if (value := found.get(name)) is not None:
             return name, value
     return "auc", None
 
 
-def gathered(protection: Any) -> str:
-    """How the sites' updates became one, for the foot of a page; nothing for the usual mean.
+def combined(protection: Mapping[str, Plain] | None) -> str:
+    """How the sites' updates were combined, for the foot of a page; nothing for the usual mean.
 
-    >>> gathered({"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}})
+    >>> combined({"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}})
     'opened as sums under masks only; rounding moved an entry of a mean by at most 1.2e-07; 2 shortened to the norm bound'
-    >>> gathered({"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "the update is not finite"}}})
-    'put together by median; rejected from oslo in 3 rounds: the update is not finite'
-    >>> gathered(None)
+    >>> combined({"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "the update is not finite"}}})
+    'combined by median; rejected from oslo in 3 rounds: the update is not finite'
+    >>> combined(None)
     ''
     """
-    if not isinstance(protection, Mapping):
+    if protection is None:
         return ""
     masked, rule = protection.get("sum") == "masked", str(protection.get("aggregation") or "mean")
-    said = ["opened as sums under masks only" if masked else f"put together by {rule}"]
+    parts = ["opened as sums under masks only" if masked else f"combined by {rule}"]
     if masked and (error := finite(protection.get("error"))):
-        said.append(f"rounding moved an entry of a mean by at most {error:.1e}")
+        parts.append(f"rounding moved an entry of a mean by at most {error:.1e}")
     if shortened := finite(protection.get("shortened")):
-        said.append(f"{shortened:.0f} shortened to the norm bound")
-    rejected = protection.get("rejected")
-    for site, told in (rejected if isinstance(rejected, Mapping) else {}).items():
-        if isinstance(told, Mapping):
-            said.append(f"rejected from {site} in {told.get('rounds')} rounds: {told.get('why')}")
-    return "; ".join(said)
+        parts.append(f"{shortened:.0f} shortened to the norm bound")
+    for site, found in _items(protection.get("rejected")):
+        if isinstance(found, Mapping):
+            parts.append(
+                f"rejected from {site} in {found.get('rounds')} rounds: {found.get('why')}"
+            )
+    return "; ".join(parts)
+
+
+def merged_notes(warnings: Iterable[str]) -> list[str]:
+    """The sites' notes, with those that differ only in hospital and counts merged into one.
+
+    A note reads ``site 'name': what``. With 152 hospitals and 17 laboratory values there are
+    thousands of them; a reader wants one line per column, and which hospital is hit worst.
+
+    >>> merged_notes(f"site 'h{i}': column 'bmi': {i} of 20 rows without a value" for i in range(1, 5))
+    ["column 'bmi': 10 of 80 rows without a value (at 4 hospitals; most at h4: 4 of 20)"]
+    >>> merged_notes(["site 'a': column 'bmi': 1 of 20 rows without a value", "something else"])
+    ["site 'a': column 'bmi': 1 of 20 rows without a value", 'something else']
+    """
+    groups: dict[tuple[str, ...], list[tuple[str, int, int, str]]] = {}
+    for text in warnings:
+        if (found := _NOTE.fullmatch(text)) is None:
+            groups.setdefault(("", text), []).append(("", 0, 0, text))
+            continue
+        part, whole = (int(found[name].replace(",", "")) for name in ("count", "all"))
+        # "1 row" and "2 rows" are the same note.
+        after = re.sub(r"^ row\b", " rows", found["after"])
+        groups.setdefault((found["before"], after), []).append((found["site"], part, whole, text))
+    notes: list[str] = []
+    for (before, after), members in groups.items():
+        if not members[0][0]:
+            notes.append(after)
+        elif len(members) <= FEW:
+            notes.extend(text for *_, text in members)
+        else:
+            site, part, whole, _ = max(members, key=lambda member: member[1] / max(member[2], 1))
+            total = f"{sum(m[1] for m in members):,} of {sum(m[2] for m in members):,}"
+            where = f"(at {len(members)} hospitals; most at {site}: {part:,} of {whole:,})"
+            notes.append(f"{before}{total}{after} {where}")
+    return notes

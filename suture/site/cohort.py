@@ -1,49 +1,50 @@
-"""A site's rows, validated, encoded, grouped by patient and split by patient (see `split`).
+"""A site's rows, validated, encoded, grouped by patient and split by patient (see `passage`).
 
-Rows are ordered by their patient's hash and, within a patient, by their content: the order of a file or of a server's
-answer changes nothing.
+Rows are ordered by their patient's hash and, within a patient, by their content: the order of a
+file or of a server's answer changes nothing. Of a patient with more rows than ``schema.rows``, the
+first in this order are used.
 
-Every figure in `Loaded` is computed from rows. It is for the site's own operator and has paid for nothing, so it must
-not leave the site; the number of training patients is the one figure that the study declares public.
+A table is never refused for what its rows hold (no rows at all are fine too): a refusal would tell
+whoever asked something about the rows, and nobody has paid for it. What the schema does not declare
+counts as missing, rows that cannot be used are left out, and `Loaded` lists the problems in counts,
+never in values. All its figures are exact and unpaid, so they must not leave the site. Only where
+whoever runs the study holds the rows (one machine) are they raised, by `refusal`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
-from suture.site import image_column
-from suture.site.image_column import ImageFiles
-from suture.site.passage import Passage
-from suture.site.preprocess import (
-    Counts,
-    Vocabulary,
-    encode,
-    fitted_scales,
-    marked,
-    outcome_vocabulary,
-    standardise,
-)
-from suture.site.problems import refusal, row_problems, rows_of, undeclared, value_problems
-from suture.site.profile import Profile, take
-from suture.site.reading import Read, read_columns
-from suture.site.records import Source, SourceSpec, source_of
-from suture.site.schema import Number, Schema, feature_names
-from suture.site.split import distinct, first_rows, held_out
+from suture.schema.table import Image, Number, Schema, feature_names
+from suture.site import preprocess
+from suture.site.images.column import ImageFiles, Unusable, read_files, reasons
+from suture.site.passage import NOBODY, Keys, Mask, Passage, among, distinct, first_rows, held_out
+from suture.site.preprocess import MISSING, UNKNOWN, Counts
+from suture.site.profile import Profile, table, take
+from suture.site.reading import Read, Wanted, read_columns
+from suture.site.sources import Column, Source, SourceSpec, source_of
 
 Place: TypeAlias = Source | str | os.PathLike[str]
+Order = NDArray[np.intp]
+Classes: TypeAlias = int | tuple[str, ...]
+
+SHOWN = 10
+"""How many broken image files a refusal names."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was read. Exact figures, for the site's own eyes."""
+    """What was read: exact figures, for the site only."""
 
     rows: int
     patients: int
@@ -55,7 +56,11 @@ class Loaded:
     missing: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    """Image files that could not be used and were skipped, by name: for a list in the site's home, and nowhere else."""
+    """Image files that could not be used and were skipped, by name: for a list in the site's home,
+    and nowhere else."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the rows, in counts and never in values: what was left out or taken as
+    missing because of it."""
 
     @property
     def positives(self) -> int:
@@ -73,9 +78,19 @@ class SiteData:
     """For each group column, the group of each test row."""
     loaded: Loaded
     scales: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Mean and deviation of each encoded number column, where the site standardised it; never leaves."""
+    """Mean and deviation of each number column, where the site standardised it; never leaves."""
+    reserved: Patients | None = None
+    """Test patients of whom nothing exact may be shown: only the door looks at them."""
+    columns: Patients | None = None
+    """The table's columns as the door takes them for a noisy profile, where asked for."""
     profile: Profile | None = None
-    """The table's columns in figures, where asked for; exact, so it leaves only where nothing is promised."""
+    """The table's columns in figures, where asked for; exact, so it leaves only where nothing is
+    promised."""
+
+    @property
+    def nobody(self) -> Patients:
+        """A table of these columns without a row."""
+        return Patients(self.train.x[:0], self.train.y[:0], np.zeros(1, np.int64))
 
 
 def count_training_patients(
@@ -88,31 +103,27 @@ def count_training_patients(
     passage: Passage | None = None,
     images: ImageFiles | None = None,
 ) -> int:
-    """How many patients the site will train on. Reads the patient column, those of the cohort rule, and nothing else.
+    """How many patients the site will train on. Reads the patient column and those of the cohort
+    rule, and nothing else.
 
-    Except where broken image files are skipped: then each file is tried, because only a row with a usable file passes.
-
-    The study takes this number as public, and plans the noise with it before any clinical value is read.
+    Where broken image files are skipped, each file is tried too, because only a row with a usable
+    file passes. Only for generated patients, simulations and studies without privacy: elsewhere
+    sizes are declared, and nothing is counted.
 
     >>> ids = {"id": np.array([7, 7, 8, 9])}
     >>> schema = Schema.parse({"patient": "id", "features": {"smoker": {"kind": "flag"}}})
     >>> count_training_patients(ids, schema, site="boston", holdout=0.0, split_key="k")
     3
     """
-    source = source_of(source)
-    images = images or ImageFiles()
-    tried = schema.image is not None and images.broken == "skip" and isinstance(source, SourceSpec)
-    read = read_columns(source, schema, None, Vocabulary({}), site, holdout, split_key, passage, files=tried)
-    problems = row_problems(read, schema)
-    if problems:
-        raise refusal(source, site, problems)
+    source, images, size = source_of(source), images or ImageFiles(), schema.image_size
+    tried = size is not None and images.broken == "skip" and isinstance(source, SourceSpec)
+    wanted = Wanted(schema, None, preprocess.Vocabulary({}), holdout, split_key, files=tried)
+    read = read_columns(source, wanted, site, passage)
     keys = read.keys
-    if tried and schema.image is not None and schema.image_size is not None:
-        root = images.root(source)
-        found = image_column.find_unusable(read.features[schema.image].tolist(), root, schema.image_size)
-        if len(found) == len(keys):
-            raise refusal(source, site, [image_column.problem(schema.image, found, root)])
-        keys = np.delete(keys, [one.row for one in found], axis=0)
+    if tried and schema.image is not None and size is not None:
+        names, root = read.features[schema.image].tolist(), images.root(source)
+        broken = [i for i, name in enumerate(names) if read_files([name], root, size)[1]]
+        keys = np.delete(keys, broken, axis=0)
     return len(distinct(keys[~held_out(keys, holdout)]))
 
 
@@ -125,18 +136,21 @@ def load(
     holdout: float,
     split_key: str,
     test_source: Place | None = None,
-    classes: int | tuple[str, ...] = 2,
+    classes: Classes = 2,
     passage: Passage | None = None,
     scaling: str = "bounds",
     profile: str = "",
     images: ImageFiles | None = None,
 ) -> SiteData:
-    """Read, validate, encode and split one site's rows; every problem of a table in one `DataError`.
+    """Read, encode and split one site's rows. What is wrong with them is listed in
+    ``loaded.problems`` and refuses nothing.
 
-    With ``test_source`` the two tables are the split, and ``holdout`` must be 0. ``passage`` says whose rows may be used.
-    With ``scaling="site"`` numbers are standardised by the training rows' own means (iFedAvg, paper 003, section 4): not
-    private, see `standardise`. ``profile`` asks for the columns in figures: "exact", or "clipped" to the declared bounds.
-    ``images`` says where the files of an image column are.
+    With ``test_source`` the two tables are the split, and ``holdout`` must be 0; patients in both
+    are not tested on. ``passage`` says whose rows may be used. With ``scaling="site"`` numbers are
+    standardised by the training rows' own means (iFedAvg, section 4): not private, see
+    `standardise`. ``profile`` asks for the columns in figures: "exact", or "clipped" to the
+    declared bounds, with the rows behind it. ``images`` says where the files of an image column
+    are.
 
     >>> table = {"id": np.array([7, 7, 8]), "age": np.array([20.0, 30, 40]), "ill": np.array([0, 1, 0])}
     >>> schema = Schema.parse({"patient": "id", "features": {"age": {"kind": "number", "low": 20, "high": 40}}})
@@ -145,39 +159,57 @@ def load(
     (2, 3, None)
     """
     if test_source is not None and holdout:
-        raise StudyError(f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}")
+        raise StudyError(
+            f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}"
+        )
     if outcome in schema.features or outcome == schema.patient:
-        raise StudyError(f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it there")
-    # Standardising needs to know what is missing, so it is marked first, and unmarked where the schema asks for no mark.
-    encoded = marked(schema) if scaling == "site" else schema
-    arguments = (encoded, outcome, classes, site, split_key, passage, profile, images or ImageFiles())
-    parts = [_part(source_of(source), holdout, *arguments)]
+        raise StudyError(
+            f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it "
+            "there"
+        )
+    # Standardising needs to know what is missing, so that is marked first, and unmarked where the
+    # schema asks for no mark.
+    encoded = preprocess.marked(schema) if scaling == "site" else schema
+    wanted = Wanted(encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key)
+    table = _Table(wanted, outcome, classes, site, passage, profile, images or ImageFiles())
+    parts = [table.read(source_of(source))]
     if test_source is not None:
-        parts.append(_part(source_of(test_source), 1.0, *arguments))
-        known = [part.patients for part in parts]
-        both = sum(map(len, known)) - len(distinct(np.concatenate(known)))
-        if both and schema.patient is not None:
-            raise DataError(f"site {site!r}: {both} patients are both in the training table and in the test table")
+        trained = NOBODY if schema.patient is None else parts[0].patients
+        tested = replace(table, wanted=replace(wanted, holdout=1.0), trained=trained)
+        parts.append(tested.read(source_of(test_source)))
     train, test = parts[0].train, parts[-1].test
-    class_rows = np.sum([part.class_rows for part in parts], axis=0)
     loaded = Loaded(
         rows=train.rows + test.rows,
         patients=train.patients + test.patients,
         train_patients=train.patients,
         test_patients=test.patients,
-        class_rows=tuple(class_rows.tolist()),
-        clipped=_added([part.counts.clipped for part in parts]),
-        missing=_added([part.counts.missing for part in parts]),
+        class_rows=tuple(np.sum([part.class_rows for part in parts], axis=0).tolist()),
+        clipped=_added(part.counts.clipped for part in parts),
+        missing=_added(part.counts.missing for part in parts),
         warnings=_warnings(parts, schema, site, expects_test=holdout > 0 or len(parts) > 1),
         skipped=tuple(f"{one.name}: {one.reason}" for part in parts for one in part.skipped),
+        problems=(
+            *(passage.problems if passage else ()),
+            *parts[0].problems,
+            *(f"test table: {problem}" for part in parts[1:] for problem in part.problems),
+        ),
     )
     scales: dict[int, tuple[float, float]] = {}
     if scaling == "site":
-        scales = fitted_scales(train.x, encoded)
-        kept = [feature_names(encoded).index(name) for name in feature_names(schema)]
-        train, test = (replace(part, x=standardise(part.x, scales, encoded)[:, kept]) for part in (train, test))
+        scales, names = preprocess.fitted_scales(train.x, encoded), feature_names(encoded)
+        kept = [names.index(name) for name in feature_names(schema)]
+        train = replace(train, x=preprocess.standardise(train.x, scales, encoded)[:, kept])
+        test = replace(test, x=preprocess.standardise(test.x, scales, encoded)[:, kept])
         scales = {kept.index(column): scale for column, scale in scales.items()}
-    return SiteData(train, test if test.rows else None, parts[-1].groups, loaded, scales, parts[0].profile)
+    return SiteData(
+        train,
+        test if test.rows else None,
+        parts[-1].groups,
+        loaded,
+        scales,
+        columns=parts[0].columns,
+        profile=parts[0].profile,
+    )
 
 
 @dataclass(frozen=True)
@@ -187,72 +219,123 @@ class _Part:
     train: Patients
     test: Patients
     groups: dict[str, NDArray[np.str_]]
-    patients: NDArray[np.uint64]
+    patients: Keys
     counts: Counts
     class_rows: NDArray[np.int64]
+    columns: Patients | None
     profile: Profile | None
-    skipped: tuple[image_column.Unusable, ...] = ()
+    skipped: tuple[Unusable, ...]
+    beyond: int
+    """Rows left out because their patient has more than ``schema.rows``."""
+    problems: tuple[str, ...]
 
 
-def _part(
-    source: Source,
-    holdout: float,
-    schema: Schema,
-    outcome: str,
-    classes: int | tuple[str, ...],
-    site: str,
-    split_key: str,
-    passage: Passage | None,
-    profile: str,
-    images: ImageFiles,
-) -> _Part:
-    read = read_columns(source, schema, outcome, outcome_vocabulary(classes), site, holdout, split_key, passage)
-    order, counts = _order(read), Counts()
-    profiled = {name: values[order] for name, values in read.features.items()} if profile else {}
-    order, x, skipped, problems = _matrix(read, order, schema, source, images, counts)
-    keys, y = read.keys[order], read.outcome[order].astype(np.int32)
-    tested = int(np.count_nonzero(held_out(keys, holdout)))  # ordered by the hash, so these rows come first
-    groups = {name: np.array(values[order[:tested]], dtype=np.str_) for name, values in read.groups.items()}
-    problems += row_problems(read, schema) + value_problems(counts, schema, y, outcome, classes)
-    problems += undeclared(read, schema)
-    if problems:
-        raise refusal(source, site, problems)
+@dataclass(frozen=True)
+class _Table:
+    """How one table is read."""
+
+    wanted: Wanted
+    outcome: str
+    classes: Classes
+    site: str
+    passage: Passage | None
+    profile: str
+    images: ImageFiles
+    trained: Keys = field(default_factory=lambda: NOBODY)
+    """Patients who are trained on in another table, and so not tested on in this one."""
+
+    def read(self, source: Source) -> _Part:
+        """Read, validate, order, encode and split the table."""
+        schema, profile, counts = self.wanted.schema, self.profile, Counts()
+        read = read_columns(source, self.wanted, self.site, self.passage)
+        problems, found = _row_problems(read, schema), read.outcome
+        # Each row and each patient is looked at alone, so tables that differ by one patient still
+        # do so behind this.
+        both = among(read.keys, self.trained)
+        if both.any():
+            patients = len(distinct(read.keys[both]))
+            problems.append(
+                f"{patients} patients are also in the training table; they are not tested on"
+            )
+        usable = (found >= 0) & ~both
+        # Values are counted over all rows, also over those that are left out.
+        noted = counts if usable.all() else _noted(read, schema)
+        read = read.only(usable)
+        order = _order(read)
+        given = read.features if profile else {}
+        profiled = preprocess.plausible({name: values[order] for name, values in given.items()})
+        order, x, skipped = self._matrix(read, order, source, counts)
+        if skipped and self.images.broken == "refuse":
+            problems.append(
+                f"{_unusable(schema, skipped, len(order) + len(skipped))} ({reasons(skipped)}). "
+                'Repair them, or set broken = "skip" in [images] to leave their rows out'
+            )
+        problems += _value_problems(noted, schema, found, self.outcome, self.classes)
+        kept = _first_of_each(read.keys[order], schema.rows)
+        beyond = len(order) - int(np.count_nonzero(kept))
+        if beyond:
+            order, x = order[kept], x[kept]
+            profiled = {name: values[kept] for name, values in profiled.items()}
+        keys, y = read.keys[order], read.outcome[order].astype(np.int32)
+        # Rows are ordered by the hash, so test rows come first.
+        tested = int(np.count_nonzero(held_out(keys, self.wanted.holdout)))
+        first = first_rows(keys)
+        starts, split = np.append(first, len(y)), int(np.searchsorted(first, tested))
+        # One group per patient, that of the first row: a patient can then move only one group's
+        # sum.
+        group = None
+        if read.protected is not None:
+            group = np.maximum(read.protected[order][first], MISSING).astype(np.int32)
+        ours, theirs = (None, None) if group is None else (group[split:], group[:split])
+        clipped = profile == "clipped"
+        count = self.classes if isinstance(self.classes, int) else len(self.classes)
+        return _Part(
+            train=Patients(x[tested:], y[tested:], starts[split:] - tested, ours),
+            test=Patients(x[:tested], y[:tested], np.append(first[:split], tested), theirs),
+            groups={n: np.array(g[order[:tested]], np.str_) for n, g in read.groups.items()},
+            patients=keys[first],
+            counts=counts,
+            class_rows=np.bincount(y, minlength=count),
+            columns=table(profiled, y, starts, schema) if clipped else None,
+            profile=take(profiled, y, starts, schema, count, clipped) if profiled else None,
+            skipped=skipped,
+            beyond=beyond,
+            problems=tuple(problems),
+        )
+
+    def _matrix(
+        self, read: Read, order: Order, source: Source, counts: Counts
+    ) -> tuple[Order, NDArray[np.float32], tuple[Unusable, ...]]:
+        """The order of the rows that train, their encoded values, and the files that were
+        skipped."""
+        schema = self.wanted.schema
+        if schema.image is None or schema.image_size is None or not isinstance(source, SourceSpec):
+            return order, preprocess.encode(read.features, schema, order, counts), ()
+        names = read.features[schema.image][order].tolist()
+        x, unusable = read_files(names, self.images.root(source), schema.image_size)
+        gone = [one.row for one in unusable]
+        return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable)
+
+
+def _noted(read: Read, schema: Schema) -> Counts:
+    counts = Counts()
+    for name, feature in schema.features.items():
+        if not isinstance(feature, Image):
+            counts.note(name, feature, read.features[name])
+    return counts
+
+
+def _first_of_each(keys: Keys, most: int) -> Mask:
+    """The rows within each patient's first ``most``, in keys that are in order."""
     first = first_rows(keys)
-    split = int(np.searchsorted(first, tested))
-    starts = np.append(first[split:], len(y)) - tested
-    count = classes if isinstance(classes, int) else len(classes)
-    # One group a patient, that of the first row: a patient can then move one group's sum only.
-    group = None if read.protected is None else read.protected[order][first].astype(np.int32)
-    return _Part(
-        train=Patients(x[tested:], y[tested:], starts, None if group is None else group[split:]),
-        test=Patients(
-            x[:tested], y[:tested], np.append(first[:split], tested), None if group is None else group[:split]
-        ),
-        groups=groups,
-        patients=keys[first],
-        counts=counts,
-        class_rows=np.bincount(y, minlength=count),
-        profile=take(profiled, y, np.append(first, len(y)), schema, count, profile == "clipped") if profiled else None,
-        skipped=skipped,
-    )
+    sizes = np.diff(np.append(first, len(keys)))
+    kept: Mask = np.arange(len(keys)) - np.repeat(first, sizes) < most
+    return kept
 
 
-def _matrix(
-    read: Read, order: NDArray[np.intp], schema: Schema, source: Source, images: ImageFiles, counts: Counts
-) -> tuple[NDArray[np.intp], NDArray[np.float32], tuple[image_column.Unusable, ...], list[str]]:
-    """The order of the rows that train, their encoded values, the files that were skipped, and reasons to refuse."""
-    if schema.image is None or schema.image_size is None or not isinstance(source, SourceSpec):
-        return order, encode(read.features, schema, order, counts), (), []
-    root = images.root(source)
-    x, unusable = image_column.read_files(read.features[schema.image][order].tolist(), root, schema.image_size)
-    if unusable and (images.broken == "refuse" or len(unusable) == len(order)):
-        return order, x, (), [image_column.problem(schema.image, unusable, root)]
-    gone = [one.row for one in unusable]
-    return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable), []
-
-
-def _order(read: Read) -> NDArray[np.intp]:
-    """Rows by patient; the rows of one patient by a hash of their content, so that their order in the file is moot."""
+def _order(read: Read) -> Order:
+    """Rows by patient; the rows of one patient by a hash of their content, so that their order in
+    the file is moot."""
     hi, lo = read.keys[:, 0], read.keys[:, 1]
     order = np.lexsort((lo, hi))
     if len(first_rows(read.keys[order])) == len(order):
@@ -264,32 +347,53 @@ def _order(read: Read) -> NDArray[np.intp]:
     return np.lexsort((content, lo, hi))
 
 
-def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
-    """64 bits of each row's value: of a number itself, of an image or a file's name a digest."""
+def _bits(column: Column) -> NDArray[np.uint64]:
+    """64 bits of each row's value: a number's own, or a digest of an image or a file's name."""
     if column.ndim == 1 and column.dtype.kind not in "OU":
         return column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
-    raw = (value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes() for value in column)
-    return np.array([int.from_bytes(hashlib.blake2b(one, digest_size=8).digest()) for one in raw], np.uint64)
+    digests = (
+        hashlib.blake2b(
+            value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes(),
+            digest_size=8,
+        )
+        for value in column
+    )
+    return np.array([int.from_bytes(one.digest()) for one in digests], np.uint64)
 
 
-def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bool) -> tuple[str, ...]:
+# --- warnings and problems: counts, never values ----------------------------------------------------------------------
+
+
+def _warnings(
+    parts: list[_Part], schema: Schema, site: str, *, expects_test: bool
+) -> tuple[str, ...]:
     """What a site may train with, but should know. The texts hold counts: they stay at the site."""
     train, test = parts[0].train, parts[-1].test
     rows, warnings = sum(part.train.rows + part.test.rows for part in parts), []
-    for name, count in _added([part.counts.clipped for part in parts]).items():
+    for name, count in _added(part.counts.clipped for part in parts).items():
         feature = schema.features[name]
         bounds = f"{feature.low:g} to {feature.high:g}" if isinstance(feature, Number) else ""
-        warnings.append(f"column {name!r}: {count} of {rows_of(rows)} outside the declared {bounds}, clipped to it")
-    for name, count in _added([part.counts.missing for part in parts]).items():
-        told = "" if schema.missing_rule(name) == "indicator" else '; missing = "indicator" would tell the model which'
-        warnings.append(
-            f"column {name!r}: {count} of {rows_of(rows)} without a value, filled with the neutral one{told}"
-        )
+        outside = f"{count} of {_rows(rows)} outside the declared {bounds}"
+        warnings.append(f"column {name!r}: {outside}, clipped to it")
+    for name, count in _added(part.counts.missing for part in parts).items():
+        rule = schema.missing_rule(name)
+        if rule != "refuse":  # else a problem, and said there
+            hint = "" if rule == "indicator" else _HINT
+            absent = f"{count} of {_rows(rows)} without a value"
+            warnings.append(f"column {name!r}: {absent}, filled with the neutral one{hint}")
     skipped = [one for part in parts for one in part.skipped]
-    if skipped and schema.image is not None:
-        warnings.append(image_column.warning(schema.image, skipped, rows + len(skipped)))
+    if skipped:
+        files = _unusable(schema, skipped, rows + len(skipped))
+        warnings.append(f"{files}, their rows are skipped ({reasons(skipped)})")
+    beyond = sum(part.beyond for part in parts)
+    if beyond:
+        first = f"the first {schema.rows} of their patient (schema.rows)"
+        warnings.append(f"{_rows(beyond)} beyond {first}, not used")
     if train.rows and len(np.unique(train.y)) == 1:
-        warnings.append("all training rows have the same outcome: the site can train, but alone it learns nothing")
+        warnings.append(
+            "all training rows have the same outcome: the site can train, but alone it learns "
+            "nothing"
+        )
     if not train.rows:
         warnings.append("every patient fell into the hold-out: the site has nobody to train on")
     if expects_test and not test.rows:
@@ -297,5 +401,89 @@ def _warnings(parts: list[_Part], schema: Schema, site: str, *, expects_test: bo
     return tuple(f"site {site!r}: {warning}" for warning in warnings)
 
 
-def _added(parts: list[dict[str, int]]) -> dict[str, int]:
-    return {name: sum(part.get(name, 0) for part in parts) for name in dict.fromkeys(n for part in parts for n in part)}
+_HINT = '; missing = "indicator" would tell the model which'
+
+
+def _row_problems(read: Read, schema: Schema) -> list[str]:
+    """Lines that cannot be read, rows that belong to nobody (both are left out), and rows of a
+    protected group that nobody declared, to whom a fair method could not be fair."""
+    problems = list(read.unreadable)
+    if read.no_patient:
+        problems.append(
+            f"column {schema.patient!r}: {_rows(read.no_patient)} without a patient identifier; "
+            "fill it in, or remove them (a row that belongs to nobody cannot be protected)"
+        )
+    count = 0 if read.protected is None else int(np.count_nonzero(read.protected == UNKNOWN))
+    if schema.protected is not None and count:
+        problems.append(
+            f"column {schema.protected.column!r}: {_rows(count)} of a group that "
+            "schema.protected.values does not declare; declare it for all sites, or leave the cell "
+            "empty (no group)"
+        )
+    return problems
+
+
+def _value_problems(
+    counts: Counts, schema: Schema, y: NDArray[np.int16], outcome: str, classes: Classes
+) -> list[str]:
+    """Rows without an outcome, and values that the schema does not declare."""
+    problems = []
+    missing, unknown = int(np.count_nonzero(y == MISSING)), int(np.count_nonzero(y == UNKNOWN))
+    if missing:
+        words = "without an outcome; fill it in, or remove them"
+        problems.append(f"outcome {outcome!r}: {_rows(missing)} {words}")
+    if unknown:
+        named = f"0 to {classes - 1}" if isinstance(classes, int) else ", ".join(classes)
+        expected = "0 or 1 (or true/false, yes/no)" if classes == 2 else f"one of {named}"
+        problems.append(
+            f"outcome {outcome!r}: {_rows(unknown)} with something else than {expected}"
+        )
+    for name, count in counts.not_a_number.items():
+        problems.append(
+            f"column {name!r}: {_rows(count)} with text or an infinity where a number is expected; "
+            'for decimal commas set decimal = ",", for texts that mean "missing" set missing = '
+            '["NA"], beside the path of the data'
+        )
+    for name, count in counts.not_declared.items():
+        flag = schema.features[name].kind == "flag"
+        expected = "0/1, true/false or yes/no" if flag else "a value declared in the schema"
+        problems.append(
+            f"column {name!r}: {_rows(count)} with something else than {expected}; correct them, "
+            f"or extend schema.features.{name} for all sites"
+        )
+    for name, count in counts.missing.items():
+        if schema.missing_rule(name) == "refuse":
+            rule = 'and the schema says missing = "refuse"'
+            problems.append(f"column {name!r}: {_rows(count)} without a value, {rule}")
+    return problems
+
+
+def refusal(source: Source, site: str, loaded: Loaded) -> DataError:
+    """All problems of one site in one error, for whoever holds the rows; names the first broken
+    image files."""
+    problems = list(loaded.problems)
+    if loaded.skipped and any("image files" in problem for problem in problems):
+        more = f"; and {len(loaded.skipped) - SHOWN} more" if len(loaded.skipped) > SHOWN else ""
+        problems.append(f"the files: {'; '.join(loaded.skipped[:SHOWN])}{more}")
+    where = source.describe() if isinstance(source, SourceSpec) else "in memory"
+    place = f"site {site!r} ({where})"
+    if len(problems) == 1:
+        return DataError(f"{place}: {problems[0]}")
+    lines = "\n".join(f"  - {problem}" for problem in problems)
+    return DataError(f"{place}: {len(problems)} problems\n{lines}")
+
+
+def _unusable(schema: Schema, unusable: Iterable[Unusable], rows: int) -> str:
+    count = len(list(unusable))
+    return f"column {schema.image!r}: {count:,} of {rows:,} image files cannot be used"
+
+
+def _added(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" + ("" if count == 1 else "s")

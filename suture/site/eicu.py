@@ -1,13 +1,17 @@
-"""The eICU Collaborative Research Database as one row a patient: the paper's cohort, built by DuckDB, out of core.
+"""The eICU Collaborative Research Database with one row per patient: the cohort of VEIL, built by
+DuckDB, out of core.
 
-Adults, first unit stay of their first recorded hospital stay, what was charted in the first 24 hours: vital signs as mean,
-minimum, maximum and standard deviation, laboratory tests as means, demographics, unit and hospital traits; outcome: died
-in hospital. Two layouts are read, whichever the folder holds:
+Adults, first unit stay of their first recorded hospital stay, what was charted in the first 24
+hours: vital signs as mean, minimum, maximum and standard deviation, laboratory tests as means,
+demographics, unit and hospital traits; outcome: died in hospital. Two layouts are read, whichever
+the folder holds:
 
-- the tables as PhysioNet publishes them (``patient``, ``hospital``, ``apacheApsVar``, ``vitalPeriodic``, ``lab``, as
-  ``.csv.gz``, ``.csv`` or ``.parquet``): the demo's or the full database's. DuckDB streams them and spills to a
-  temporary folder, so that the 150 million rows of ``vitalPeriodic`` need no more memory than it is given;
-- ``hourly_mortality24/dyn.parquet`` in place of the two large tables: hourly values of the first 24 hours.
+- the tables as PhysioNet publishes them (``patient``, ``hospital``, ``apacheApsVar``,
+  ``vitalPeriodic``, ``lab``, as ``.csv.gz``, ``.csv`` or ``.parquet``): the demo's or the full
+  database's. DuckDB streams them and spills to a temporary folder, so that the 150 million rows of
+  ``vitalPeriodic`` need no more memory than it is given;
+- ``hourly_mortality24/dyn.parquet`` in place of the two large tables: hourly values of the first 24
+  hours.
 
 Patients without any vital sign in the first 24 hours are left out.
 """
@@ -17,12 +21,15 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from suture.errors import DataError
+from suture.site.sources import Column, Columns, quoted
+
+if TYPE_CHECKING:
+    import duckdb
 
 VITALS = {  # feature -> (hourly name, column of vitalPeriodic)
     "heart_rate": ("hr", "heartrate"),
@@ -51,8 +58,9 @@ LABS = {  # feature -> (hourly name, labname of lab)
     "pao2": ("po2", "paO2"),
 }
 WHERE = (
-    "download the eICU demo (open access) from physionet.org/content/eicu-crd-demo, or the full database (credentialed) from "
-    "physionet.org/content/eicu-crd, into a folder 'eicu_demo' and set SUTURE_DATA to the folder that holds it"
+    "download the eICU demo (open access) from physionet.org/content/eicu-crd-demo, or the full "
+    "database (credentialed) from physionet.org/content/eicu-crd, into a folder 'eicu_demo' and "
+    "set SUTURE_DATA to the folder that holds it"
 )
 
 
@@ -65,77 +73,80 @@ def data_folder(name: str) -> Path:
     return folder
 
 
-def stays(folder: Path, *, memory: str = "1GB") -> dict[str, NDArray[Any]]:
-    """One row a patient as columns, ordered by hospital and patient."""
+def stays(folder: Path, *, memory: str = "1GB") -> Columns:
+    """One row per patient as columns, ordered by hospital and patient."""
     import duckdb
 
     with tempfile.TemporaryDirectory() as spill:
-        connection = duckdb.connect(config={"memory_limit": memory, "temp_directory": spill, "threads": 2})
+        connection = duckdb.connect(
+            config={"memory_limit": memory, "temp_directory": spill, "threads": 2}
+        )
         try:
             for table in ("patient", "hospital", "apacheApsVar"):
                 connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_table(folder, table)}")
             _charted(connection, folder)
             found = connection.execute(_QUERY).fetchnumpy()
         except duckdb.Error as error:
-            # Column names and types only: DuckDB quotes no cell of these queries except in conversion errors.
+            # Column names and types only: DuckDB quotes no cell of these queries except in
+            # conversion errors.
             kind = type(error).__name__
-            raise DataError(f"{folder}: the eICU tables do not have the published columns ({kind}); {WHERE}") from None
+            raise DataError(
+                f"{folder}: the eICU tables do not have the published columns ({kind}); {WHERE}"
+            ) from None
         finally:
             connection.close()
-    return {name: _plain(column) for name, column in found.items()}
+    return {name: _plain(np.asanyarray(column)) for name, column in found.items()}
 
 
 def _table(folder: Path, name: str) -> str:
-    for ending, reader in ((".csv.gz", "read_csv"), (".csv", "read_csv"), (".parquet", "read_parquet")):
+    for ending in (".csv.gz", ".csv", ".parquet"):
         path = folder / f"{name}{ending}"
+        if path.exists() and ending == ".parquet":
+            return f"read_parquet({quoted(str(path))})"
         if path.exists():
-            quoted = str(path).replace("'", "''")
-            # Everything as text: types are cast where they are used, so that one odd cell far down is no error.
-            return f"{reader}('{quoted}'{', all_varchar = true' if reader == 'read_csv' else ''})"
+            # Everything as text: types are cast where they are used, so that one odd cell far down
+            # is no error.
+            return f"read_csv({quoted(str(path))}, all_varchar = true)"
     raise DataError(f"{folder} has no table {name} (.csv.gz, .csv or .parquet); {WHERE}")
 
 
-def _charted(connection: Any, folder: Path) -> None:
+def _charted(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """Views ``signs`` and ``tests``: (stay, name, value) in the first 24 hours."""
     hourly = folder / "hourly_mortality24" / "dyn.parquet"
     if hourly.exists():
-        quoted = str(hourly).replace("'", "''")
-        source = f"(SELECT * FROM read_parquet('{quoted}') WHERE time < 24 * 3600)"
-        signs = {name: column for name, (column, _) in VITALS.items()}
-        tests = {name: column for name, (column, _) in LABS.items()}
-        connection.execute(f"CREATE VIEW signs AS {_long(source, 'stay_id', signs)}")
-        connection.execute(f"CREATE VIEW tests AS {_long(source, 'stay_id', tests)}")
+        source = f"(SELECT * FROM read_parquet({quoted(str(hourly))}) WHERE time < 24 * 3600)"
+        for view, names in (("signs", VITALS), ("tests", LABS)):
+            columns = {name: column for name, (column, _) in names.items()}
+            connection.execute(f"CREATE VIEW {view} AS {_long(source, 'stay_id', columns)}")
         return
     first_day = "TRY_CAST({} AS INTEGER) BETWEEN 0 AND 1440"
-    periodic = f"(SELECT * FROM {_table(folder, 'vitalPeriodic')} WHERE {first_day.format('observationoffset')})"
+    charted, day = _table(folder, "vitalPeriodic"), first_day.format("observationoffset")
     signs = {name: column for name, (_, column) in VITALS.items()}
-    connection.execute(f"CREATE VIEW signs AS {_long(periodic, 'patientunitstayid', signs)}")
-    names = " ".join(f"WHEN '{lab}' THEN '{name}'" for name, (_, lab) in LABS.items())
+    periodic = _long(f"(SELECT * FROM {charted} WHERE {day})", "patientunitstayid", signs)
+    connection.execute(f"CREATE VIEW signs AS {periodic}")
+    cases = " ".join(f"WHEN '{lab}' THEN '{name}'" for name, (_, lab) in LABS.items())
     connection.execute(
         "CREATE VIEW tests AS SELECT TRY_CAST(patientunitstayid AS BIGINT) AS stay, "
-        f"CASE labname {names} END AS name, TRY_CAST(labresult AS DOUBLE) AS value "
+        f"CASE labname {cases} END AS name, TRY_CAST(labresult AS DOUBLE) AS value "
         f"FROM {_table(folder, 'lab')} WHERE {first_day.format('labresultoffset')}"
     )
 
 
 def _long(source: str, stay: str, columns: dict[str, str]) -> str:
-    parts = (
-        f"SELECT TRY_CAST({stay} AS BIGINT) AS stay, '{name}' AS name, TRY_CAST({column} AS DOUBLE) AS value FROM {source}"
+    return " UNION ALL ".join(
+        f"SELECT TRY_CAST({stay} AS BIGINT) AS stay, '{name}' AS name, "
+        f"TRY_CAST({column} AS DOUBLE) AS value FROM {source}"
         for name, column in columns.items()
     )
-    return " UNION ALL ".join(parts)
 
 
-def _aggregates() -> tuple[str, str]:
-    signs = ", ".join(
-        f"{function}(value) FILTER (name = '{name}') AS {name}_{key}"
-        for name in VITALS
-        for key, function in {"mean": "avg", "min": "min", "max": "max", "std": "stddev_pop"}.items()
-    )
-    return signs, ", ".join(f"avg(value) FILTER (name = '{name}') AS {name}" for name in LABS)
-
-
-_SIGNS, _TESTS = _aggregates()
+_STATISTICS = {"mean": "avg", "min": "min", "max": "max", "std": "stddev_pop"}
+_SIGNS = ", ".join(
+    f"{function}(value) FILTER (name = '{name}') AS {name}_{key}"
+    for name in VITALS
+    for key, function in _STATISTICS.items()
+)
+_TESTS = ", ".join(f"avg(value) FILTER (name = '{name}') AS {name}" for name in LABS)
 _QUERY = f"""
 WITH people AS (
   SELECT *, CASE WHEN age LIKE '>%' THEN 90 ELSE TRY_CAST(age AS DOUBLE) END AS years,
@@ -168,9 +179,9 @@ ORDER BY TRY_CAST(first.hospitalid AS INTEGER), first.uniquepid
 """
 
 
-def _plain(column: Any) -> NDArray[Any]:
+def _plain(column: Column) -> Column:
     """Masked numbers to NaN, masked texts to None."""
-    if not np.ma.isMaskedArray(column):
+    if not isinstance(column, np.ma.MaskedArray):
         return np.asarray(column)
     if column.dtype.kind in "iuf":
         return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))

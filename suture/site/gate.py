@@ -1,27 +1,67 @@
-"""The gate: a site's own decision, before any row is read, whether a study may run here and who of its patients passes.
+"""The gate: a site's own decision, before any row is read, whether a study may run here and which
+of its patients pass.
 
-The site's home may hold ``charter.toml`` (or the study names another place) and ``trust.pub``, the keys it trusts. What
-the charter does not allow is refused, all reasons at once, and noted in the site's ledger; so is every admission. A
-site that has trusted keys and no charter refuses everything: whoever writes the study file cannot switch the gate off.
+*Charter.* The site's home may hold ``charter.toml`` (or the study names another place) and
+``trust.pub``, the keys it trusts. What the charter does not allow is refused, all reasons at once,
+and noted in the site's ledger; so is every admission. A site that has trusted keys and no charter
+refuses everything: whoever writes the study file cannot switch the gate off. A charter names the
+study by its digest. A site without a charter accepts a study by a copy of it in ``studies/`` of its
+home, which a person puts there (`accepted`); studies that arrive over a network are compared with
+both.
+
+*Consent.* A table at the site says who agreed to which study, since when, and who withdrew. A
+patient passes on a day when the latest consent given by then is later than the latest withdrawal by
+then; a patient who is not in the table does not pass. A date that cannot be read is not guessed at:
+its patient does not pass, whatever else the table says of them. The others do: refusing a study for
+one patient's row would tell whoever asked about that row.
+
+*Erasure.* A patient who asked to be erased is known by a tombstone: the first 128 bits of SHA-256
+over a key, derived from the site's secret, and the patient's identifier. Identifiers are few and
+could be tried one by one against a plain hash; without the secret they cannot be tried against this
+one. Tombstones are notes in the site's ledger, so one that is removed shows. Each carries a name of
+the key: with another secret the tombstones would match nobody, and that must be an error, not a
+silence.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from suture.errors import CharterError
-from suture.privacy.chain import ADMITTED
-from suture.privacy.charter import Charter, Objection, Request, objections, read_charter, trust
-from suture.privacy.keys import read_public
-from suture.privacy.ledger import Ledger
-from suture.site.consent import ConsentSpec, read_consent
-from suture.site.erasure import erased_keys, passage_key
-from suture.site.passage import Passage
+import numpy as np
+from numpy.typing import NDArray
 
-CHARTER, TRUST = "charter.toml", "trust.pub"
-REFUSED, CONSENT = "refused", "consent"
+from suture.errors import CharterError, LedgerError, StudyError
+from suture.privacy.charter import Charter, Objection, Request, objections, read_charter, trust
+from suture.privacy.ledger.chain import ADMITTED
+from suture.privacy.ledger.ledger import Entry, Ledger
+from suture.privacy.noise.source import derive
+from suture.privacy.signing import read_public
+from suture.schema.table import Schema
+from suture.site.passage import (
+    NOBODY,
+    Keys,
+    Passage,
+    distinct,
+    first_rows,
+    hashed,
+    held_out,
+    sql_key,
+)
+from suture.site.preprocess import sql_text, texts
+from suture.site.sources import ConsentSpec, Opened, Source, SourceSpec, open_table, quoted
+from suture.study import Study
+
+CHARTER, TRUST, STUDIES = "charter.toml", "trust.pub", "studies"
+REFUSED, CONSENT, ERASED = "refused", "consent", "erased"
+EVERY_STUDY = "*"
+_NEVER, _UNREADABLE, _ALWAYS = -(10**9), -(10**9) - 1, 10**9
+
+
+# --- charter ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -33,11 +73,13 @@ class Papers:
     consent: ConsentSpec | None = None
 
     @classmethod
-    def at(cls, home: Path, charter: Path | None, trusted: Path | None, consent: ConsentSpec | None) -> Papers:
+    def at(
+        cls, home: Path, charter: Path | None, trusted: Path | None, consent: ConsentSpec | None
+    ) -> Papers:
         """What lies in the site's home, and what the study names.
 
-        A charter may come from anywhere, since a trusted key must have signed it. The keys may not: those in the home
-        count, whatever a study file says.
+        A charter may come from anywhere, since a trusted key must have signed it. The keys may not:
+        those in the home count, whatever a study file says.
         """
         own = {name: home / name for name in (CHARTER, TRUST) if (home / name).exists()}
         return cls(charter or own.get(CHARTER), own.get(TRUST) or trusted, consent)
@@ -50,7 +92,7 @@ class Papers:
 
 @dataclass(frozen=True)
 class Admission:
-    """The gate's answer: the charter it rests on (None: no charter is enforced here), and who passes."""
+    """The gate's answer: the charter it rests on (None: none is enforced here), and who passes."""
 
     charter: Charter | None
     passage: Passage
@@ -63,8 +105,10 @@ class Admission:
     @property
     def terms(self) -> str | None:
         """The charter in words, for a result; None: no charter is enforced here."""
+        if self.charter is None:
+            return None
         withheld = "" if self.exact_metrics else ", exact figures withheld"
-        return f"protocol {self.charter.protocol}, charter {self.charter.digest}{withheld}" if self.charter else None
+        return f"protocol {self.charter.protocol}, charter {self.charter.digest}{withheld}"
 
 
 def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None, list[Objection]]:
@@ -72,42 +116,219 @@ def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None
     if papers.charter is None and papers.trust is None:
         return None, []
     if papers.charter is None:
-        return None, [Objection("no charter", "this site takes part under a signed charter only, and holds none")]
+        words = "this site takes part under a signed charter only, and holds none"
+        return None, [Objection("no charter", words)]
     if papers.trust is None:
-        return None, [
-            Objection("no trusted key", f"this site has a charter and no trusted key to check it with ({TRUST})")
-        ]
+        words = f"this site has a charter and no trusted key to check it with ({TRUST})"
+        return None, [Objection("no trusted key", words)]
     try:
-        charter = trust(read_charter(papers.charter), read_public(papers.trust), papers.charter.name)
+        read, keys = read_charter(papers.charter), read_public(papers.trust)
+        charter = trust(read, keys, papers.charter.name)
     except CharterError as error:
         return None, [Objection("not to be trusted", str(error))]
     return charter, objections(charter, request, today)
 
 
 def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Admission:
-    """Refuse, or say who passes; both are noted. Reads the charter and the consent table, and none of the rows."""
-    today = date.fromisoformat(ledger.now()[:10])
-    charter, found = check(papers, request, today)
+    """Refuse, or say who passes; both are noted. Reads the charter and the consent table, and none
+    of the rows."""
+    charter, found = check(papers, request, _today(ledger))
     if found:
         facts = {"charter": charter and charter.digest, "why": [item.name for item in found]}
         entry = ledger.note(request.study, REFUSED, facts, again=True)
         reasons = "".join(f"\n  - {item.text}" for item in found)
         raise CharterError(
-            f"site {request.site!r} refuses study {request.study!r}; nothing was read (noted as entry {entry.seq} of its "
-            f"ledger):{reasons}"
+            f"site {request.site!r} refuses study {request.study!r}; nothing was read (noted as "
+            f"entry {entry.seq} of its ledger):{reasons}"
         )
     if charter is not None:
-        terms = {"charter": charter.digest, "protocol": charter.protocol, "expires": str(charter.expires)}
-        limits = {"epsilon": charter.epsilon, "delta": charter.delta, "exact metrics": charter.exact_metrics}
-        ledger.note(request.study, ADMITTED, {**terms, **limits})
+        terms = {
+            "charter": charter.digest,
+            "protocol": charter.protocol,
+            "expires": str(charter.expires),
+            "epsilon": charter.epsilon,
+            "delta": charter.delta,
+            "exact metrics": charter.exact_metrics,
+        }
+        ledger.note(request.study, ADMITTED, terms)
+    return Admission(charter, passage_of(ledger, secret, papers, request.study, request.site))
+
+
+def accepted(home: Path) -> frozenset[str]:
+    """The digests of the studies that a person at the site has accepted (``suture site accept``).
+
+    A file that is no study accepts nothing: what cannot be read approves of nothing.
+
+    >>> accepted(Path("nowhere"))
+    frozenset()
+    """
+    found = set()
+    for path in sorted((home / STUDIES).glob("*.toml")):
+        with suppress(StudyError):
+            found.add(Study.from_toml(path).digest)
+    return frozenset(found)
+
+
+# --- who passes -------------------------------------------------------------------------------------------------------
+
+
+def passage_of(ledger: Ledger, secret: bytes, papers: Papers, study: str, site: str) -> Passage:
+    """Who passes: nobody who is erased, and where there is a consent table, only who consents today
+    by the ledger's clock."""
     passage = Passage(passage_key(secret), erased=erased_keys(ledger, secret))
+    return consented(passage, papers, study, _today(ledger), site)
+
+
+def consented(passage: Passage, papers: Papers, study: str, today: date, site: str) -> Passage:
+    """The same passage, narrowed to those who consent to the study, where the site has a consent
+    table."""
     if papers.consent is not None:
-        passage.consenting, passage.withdrawn = read_consent(
-            papers.consent, study=request.study, today=today, key=passage.key, site=request.site
+        passage.consenting, passage.withdrawn, passage.problems = read_consent(
+            papers.consent, study=study, today=today, key=passage.key, site=site
         )
-    return Admission(charter, passage)
+    return passage
 
 
 def note_counts(ledger: Ledger, study: str, passage: Passage) -> None:
     """Note at the site how many did not pass at the last reading, and why."""
     ledger.note(study, CONSENT, passage.tally)
+
+
+def passage_key(secret: bytes) -> str:
+    """The key under which a site compares identifiers.
+
+    >>> passage_key(bytes(32)) == passage_key(bytes(32)), passage_key(bytes(32)) == passage_key(bytes(31) + b"x")
+    (True, False)
+    """
+    return derive(secret, "passage").hex()
+
+
+def _today(ledger: Ledger) -> date:
+    return date.fromisoformat(ledger.now()[:10])
+
+
+# --- consent ----------------------------------------------------------------------------------------------------------
+
+
+def read_consent(
+    spec: ConsentSpec, *, study: str, today: date, key: str, site: str
+) -> tuple[Keys, Keys, tuple[str, ...]]:
+    """The keys of the patients who consent to the study today, of those who withdrew, and what
+    cannot be read."""
+    named = [column for column in (spec.study, spec.given, spec.withdrawn) if column is not None]
+    with open_table(spec, [spec.patient, *named], site=site) as opened:
+        patient = sql_text(opened, spec.patient)
+        high, low = sql_key(patient, key)
+        chosen = f"{patient} IS NOT NULL"
+        if spec.study is not None:
+            chosen += f" AND coalesce({sql_text(opened, spec.study)} = {quoted(study)}, false)"
+        asked = {"hi": high, "lo": low, "chosen": chosen}
+        asked["given"] = "0::BIGINT" if spec.given is None else _days(opened, spec.given)
+        never = f"{_NEVER}::BIGINT"
+        asked["withdrawn"] = never if spec.withdrawn is None else _days(opened, spec.withdrawn)
+        found = opened.select(asked)
+    problems, unreadable = [], np.zeros(len(found["hi"]), bool)
+    for name, column in (("given", spec.given), ("withdrawn", spec.withdrawn)):
+        here = found[name] == _UNREADABLE
+        unreadable |= here
+        if here.any():
+            setting = "from" if name == "given" else name
+            problems.append(
+                f"consent, column {column!r} ({setting}): {np.count_nonzero(here)} rows with "
+                "something else than a date; their patients do not pass. Write dates as 2026-01-31"
+            )
+    mine = np.asarray(found["chosen"], bool)
+    keys = np.column_stack([found["hi"], found["lo"]])[mine]
+    day = (today - date(1970, 1, 1)).days
+    given, withdrawn = found["given"][mine], found["withdrawn"][mine]
+    begun = np.where(given <= day, given, _NEVER)
+    ended = np.where(unreadable[mine], _ALWAYS, np.where(withdrawn <= day, withdrawn, _NEVER))
+    return (*_by_patient(keys, begun, ended), tuple(problems))
+
+
+def _days(opened: Opened, column: str) -> str:
+    """A date column as days since 1970; two marks for an empty cell and for anything else."""
+    text = sql_text(opened, column)
+    # DuckDB would read 31/05/26 as a day of the year 31: only the one form that means one day
+    # passes.
+    written = f"regexp_full_match({text}, '\\d{{4}}-\\d{{2}}-\\d{{2}}([ T].*)?')"
+    day = f"CASE WHEN {written} THEN TRY_CAST(substr({text}, 1, 10) AS DATE) END"
+    other = f"CASE WHEN {text} IS NULL THEN {_NEVER} ELSE {_UNREADABLE} END"
+    return f"coalesce(date_diff('day', DATE '1970-01-01', {day}), {other})::BIGINT"
+
+
+def _by_patient(
+    keys: Keys, given: NDArray[np.int64], withdrawn: NDArray[np.int64]
+) -> tuple[Keys, Keys]:
+    """Who consents and who withdrew, by the latest consent and withdrawal over a patient's rows."""
+    if not len(keys):
+        return keys, keys
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    starts = first_rows(keys[order])
+    last_given = np.maximum.reduceat(given[order], starts)
+    last_withdrawn = np.maximum.reduceat(withdrawn[order], starts)
+    patients = distinct(keys)
+    consents = (last_given > _NEVER) & (last_given > last_withdrawn)
+    return patients[consents], patients[~consents & (last_withdrawn > _NEVER)]
+
+
+# --- erasure ----------------------------------------------------------------------------------------------------------
+
+
+def tombstone(secret: bytes, patient: str) -> str:
+    """What stands for an erased patient.
+
+    >>> len(tombstone(bytes(32), "p1")), tombstone(bytes(32), " p1 ") == tombstone(bytes(32), "p1")
+    (32, True)
+    """
+    return bytes(hashed([patient.strip()], passage_key(secret)).astype(">u8").tobytes()).hex()
+
+
+def erase_at_site(ledger: Ledger, secret: bytes, patient: str) -> tuple[Entry, bool]:
+    """Write the tombstone, once; returns its note and whether it was new."""
+    mark = tombstone(secret, patient)
+    for entry in ledger.notes(ERASED):
+        if json.loads(entry.event)["tombstone"] == mark:
+            return entry, False
+    facts = {"tombstone": mark, "key": _key_name(secret)}
+    return ledger.note(EVERY_STUDY, ERASED, facts, again=True), True
+
+
+def erased_keys(ledger: Ledger, secret: bytes) -> Keys:
+    """The keys of all erased patients."""
+    notes = [json.loads(entry.event) for entry in ledger.notes(ERASED)]
+    if not notes:
+        return NOBODY
+    strange = sum(note["key"] != _key_name(secret) for note in notes)
+    if strange:
+        raise LedgerError(
+            f"site {ledger.site!r}: {strange} of {len(notes)} erased patients were marked under "
+            "another secret and can no longer be recognised, so nobody may pass; restore "
+            "secret.key from the site's backup, or erase them again in a new home"
+        )
+    content = b"".join(bytes.fromhex(note["tombstone"]) for note in notes)
+    return np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def _key_name(secret: bytes) -> str:
+    return derive(secret, "name of the passage key").hex()[:16]
+
+
+def rows_of(source: Source, schema: Schema, patient: str, *, site: str) -> int:
+    """How many rows of a table are this patient's: for the patient's own certificate."""
+    if schema.patient is None:
+        return 0
+    if not isinstance(source, SourceSpec):
+        return sum(text == patient.strip() for text in texts(np.asanyarray(source[schema.patient])))
+    with open_table(source, [schema.patient], site=site) as opened:
+        mine = f"{sql_text(opened, schema.patient)} = {quoted(patient.strip())}"
+        return int(opened.select({"rows": f"count(*) FILTER (WHERE {mine})"})["rows"][0])
+
+
+def is_held_out(patient: str, holdout: float, split_key: str) -> bool:
+    """Whether the split keeps this patient for testing, so that no model was trained on them.
+
+    >>> is_held_out("p1", 1.0, "42"), is_held_out("p1", 0.0, "42")
+    (True, False)
+    """
+    return bool(held_out(hashed([patient.strip()], split_key), holdout)[0])

@@ -1,28 +1,32 @@
-"""From a table's columns to the encoded matrix, by the schema's public rules alone (see `schema`).
+"""From a table's columns to the encoded matrix, by the public rules of the schema alone.
 
-Parsing (text, numbers, what counts as missing) happens in DuckDB for files and servers, and in NumPy for columns that
-are in memory already. Both give the same typed columns, and one function encodes them: a test holds the two equal.
+DuckDB parses files and servers' answers (text, numbers, what counts as missing); NumPy parses
+columns in memory. Both give the same typed columns (a test holds them equal), and one function
+encodes them.
 
 | found                                             | becomes                                              |
 |---------------------------------------------------|------------------------------------------------------|
 | empty, NULL, NaN, a text of the source's `missing` | missing                                             |
-| a number column with text, or an infinity          | an error, counted                                   |
+| a number column with text, or an infinity          | missing, counted                                    |
 | a number outside its bounds                        | the nearer bound, counted                           |
-| a category, flag or outcome that is not declared   | an error, counted; the value is never shown         |
+| a category or flag that is not declared            | missing, counted; the value is never shown          |
+| an outcome that is not declared                    | its row is left out, counted                        |
+
+Nothing is refused here: see `cohort.problems`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.site.image_column import in_memory
-from suture.site.records import Opened, SourceSpec, quoted
-from suture.site.schema import Category, Feature, Flag, Image, Number, Schema
+from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
+from suture.site.images.column import in_memory
+from suture.site.sources import Column, Columns, Opened, quoted
 
 MISSING, UNKNOWN = -1, -2
 """Codes of a value that is not there, and of one that the schema does not declare."""
@@ -84,111 +88,114 @@ def vocabulary_of(feature: Category | Flag) -> Vocabulary:
 
 
 def outcome_vocabulary(classes: int | tuple[str, ...]) -> Vocabulary:
-    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1 for k, or the given labels in order.
+    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1 for k, or the given
+    labels in order.
 
     >>> outcome_vocabulary(3).codes, outcome_vocabulary(("home", "ward")).codes
     ({'0': 0, '1': 1, '2': 2}, {'home': 0, 'ward': 1})
     """
     if classes == 2:
         return BINARY
-    labels = [str(i) for i in range(classes)] if isinstance(classes, int) else [whole(label) for label in classes]
+    labels = map(str, range(classes)) if isinstance(classes, int) else map(whole, classes)
     return Vocabulary({label: i for i, label in enumerate(labels)})
 
 
 # --- parsing in SQL ---------------------------------------------------------------------------------------------------
 
 
-def sql_text(opened: Opened, spec: SourceSpec, column: str) -> str:
+def sql_text(opened: Opened, column: str) -> str:
     """Trimmed text, NULL where missing."""
     kind, name = opened.types[column], opened.names[column]
     text = f"trim(CAST({name} AS VARCHAR), e' \\t\\r\\n')"
     if kind in ("FLOAT", "DOUBLE"):
-        # As `whole` does in memory: 1.0 in one site's table and 1 in another's are one identifier or group.
-        text = f"CASE WHEN isnan({name}) THEN NULL ELSE regexp_replace({text}, '{_WHOLE}', '\\1') END"
+        # As `whole` does in memory: 1.0 in one site's table and 1 in another's are one identifier
+        # or group.
+        plain = f"regexp_replace({text}, '{_WHOLE}', '\\1')"
+        text = f"CASE WHEN isnan({name}) THEN NULL ELSE {plain} END"
     text = f"nullif({text}, '')"
-    if spec.missing:
-        markers = ", ".join(quoted(marker.strip()) for marker in spec.missing)
+    if opened.spec.missing:
+        markers = ", ".join(quoted(marker.strip()) for marker in opened.spec.missing)
         text = f"CASE WHEN {text} IN ({markers}) THEN NULL ELSE {text} END"
     return f"({text})"
 
 
-def sql_number(opened: Opened, spec: SourceSpec, column: str) -> str:
+def sql_number(opened: Opened, column: str) -> str:
     """A double: NaN where missing, infinite where it is not a number."""
-    if _NUMERIC.match(opened.types[column]) and not spec.missing:
-        return f"coalesce(CAST({opened.names[column]} AS DOUBLE), 'nan'::DOUBLE)"
-    text = sql_text(opened, spec, column)
-    # Markers come first, because they may look like numbers ("-999"). Without any, the plain cast is tried first and
-    # the text is only looked at where that fails: half the time for a file of a million rows.
-    plain = text if spec.missing else f"CAST({opened.names[column]} AS VARCHAR)"
-    point = f"replace({plain}, ',', '.')" if spec.decimal == "," and opened.types[column] == "VARCHAR" else plain
-    return f"coalesce(TRY_CAST({point} AS DOUBLE), CASE WHEN {text} IS NULL THEN 'nan' ELSE 'inf' END::DOUBLE)"
+    kind, name, spec = opened.types[column], opened.names[column], opened.spec
+    if _NUMERIC.match(kind) and not spec.missing:
+        return f"coalesce(CAST({name} AS DOUBLE), 'nan'::DOUBLE)"
+    text = sql_text(opened, column)
+    # Markers come first, because they may look like numbers ("-999"). Without any, the plain cast
+    # is tried first and the text is only looked at where that fails: half the time for a file of a
+    # million rows.
+    plain = text if spec.missing else f"CAST({name} AS VARCHAR)"
+    if spec.decimal == "," and kind == "VARCHAR":
+        plain = f"replace({plain}, ',', '.')"
+    other = f"CASE WHEN {text} IS NULL THEN 'nan' ELSE 'inf' END::DOUBLE"
+    return f"coalesce(TRY_CAST({plain} AS DOUBLE), {other})"
 
 
-def sql_typed(opened: Opened, spec: SourceSpec, column: str, feature: Feature) -> str:
-    """A feature as its typed column; of an image the name of its file, empty where there is none."""
+def sql_typed(opened: Opened, column: str, feature: Feature) -> str:
+    """A feature as its typed column; for an image, the name of its file, empty where there is
+    none."""
     if isinstance(feature, Number):
-        return sql_number(opened, spec, column)
+        return sql_number(opened, column)
+    text = sql_text(opened, column)
     if isinstance(feature, Image):
-        return f"coalesce({sql_text(opened, spec, column)}, '')"
-    return vocabulary_of(feature).sql(sql_text(opened, spec, column))
+        return f"coalesce({text}, '')"
+    return vocabulary_of(feature).sql(text)
 
 
 # --- parsing in NumPy -------------------------------------------------------------------------------------------------
 
 
-def as_text(value: Any) -> str | None:
+def as_text(value: object) -> str | None:
     """One value of a column in memory as DuckDB would write it; None where missing."""
-    if value is None or value is np.ma.masked or (isinstance(value, float | np.floating) and np.isnan(value)):
+    if value is None or value is np.ma.masked:
         return None
+    if isinstance(value, float | np.floating):
+        return None if np.isnan(value) else whole(str(value))
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
-    if isinstance(value, float | np.floating):
-        return whole(str(value))
-    if isinstance(value, bytes):
-        value = value.decode()
-    return str(value).strip() or None
+    return (value.decode() if isinstance(value, bytes) else str(value)).strip() or None
 
 
-def texts(column: NDArray[Any]) -> list[str | None]:
+def texts(column: Column) -> list[str | None]:
     """A column in memory as trimmed text."""
-    if np.ma.isMaskedArray(column):
-        return [as_text(value) for value in column]
-    if column.dtype.kind in "iu":
+    if column.dtype.kind in "iu" and not np.ma.isMaskedArray(column):
         return list(map(str, column.tolist()))
-    return [as_text(value) for value in column.tolist()]
+    return [as_text(v) for v in (column if np.ma.isMaskedArray(column) else column.tolist())]
 
 
 def _plain_number(text: str | None) -> float:
-    if text is None:
-        return np.nan
     try:
-        return float(text)
+        return np.nan if text is None else float(text)
     except ValueError:
         return np.inf
 
 
-def numbers(column: NDArray[Any]) -> NDArray[np.float64]:
+def numbers(column: Column) -> NDArray[np.float64]:
     """A number column in memory, as `sql_number` gives it."""
-    if column.dtype.kind in "biuf":
-        values = np.asarray(np.ma.getdata(column), np.float64)
-        return np.where(np.ma.getmaskarray(column), np.nan, values) if np.ma.isMaskedArray(column) else values
-    return np.array([_plain_number(text) for text in texts(column)], np.float64)
+    if column.dtype.kind not in "biuf":
+        return np.array([_plain_number(text) for text in texts(column)], np.float64)
+    values = np.asarray(np.ma.getdata(column), np.float64)
+    if not np.ma.isMaskedArray(column):
+        return values
+    return np.where(np.ma.getmaskarray(column), np.nan, values)
 
 
-def codes(column: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.int16]:
+def codes(column: Column, vocabulary: Vocabulary) -> NDArray[np.int16]:
     """A category, flag or outcome in memory, as `Vocabulary.sql` gives it."""
     if column.dtype.kind in "biuU" and not np.ma.isMaskedArray(column):
         values, inverse = np.unique(column, return_inverse=True)
         table = np.array([vocabulary.code(as_text(value)) for value in values.tolist()], np.int16)
         return table[inverse] if len(values) else table
-    known: dict[str | None, int] = {}
     found = texts(column)
-    for text in set(found):
-        known[text] = vocabulary.code(text)
+    known = {text: vocabulary.code(text) for text in set(found)}
     return np.array([known[text] for text in found], np.int16)
 
 
-def typed(column: NDArray[Any], feature: Feature) -> NDArray[Any]:
+def typed(column: Column, feature: Feature) -> Column:
     """A feature in memory as its typed column, as `sql_typed` gives it; images as they are."""
     if isinstance(feature, Number):
         return numbers(column)
@@ -200,23 +207,38 @@ def typed(column: NDArray[Any], feature: Feature) -> NDArray[Any]:
 
 @dataclass
 class Counts:
-    """What encoding met, per column. Computed from rows: for the site's own operator, never sent."""
+    """What encoding met, for each column. Computed from rows: for the site only, never sent."""
 
     clipped: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     not_a_number: dict[str, int] = field(default_factory=dict)
     not_declared: dict[str, int] = field(default_factory=dict)
 
+    def note(self, name: str, feature: Feature, values: Column) -> NDArray[np.bool_]:
+        """Count missing and undeclared values of a typed column; returns where there is no usable
+        value."""
+        if isinstance(feature, Number):
+            absent, wrong, into = np.isnan(values), np.isinf(values), self.not_a_number
+        else:
+            absent, wrong, into = values == MISSING, values == UNKNOWN, self.not_declared
+        _count(into, name, wrong)
+        _count(self.missing, name, absent)
+        unusable: NDArray[np.bool_] = absent | wrong
+        return unusable
+
 
 def encode(
-    columns: dict[str, NDArray[Any]], schema: Schema, order: NDArray[np.intp] | None, counts: Counts
+    columns: Columns, schema: Schema, order: NDArray[np.intp] | None, counts: Counts
 ) -> NDArray[np.float32]:
-    """The encoded matrix, rows in the given order. Takes each column out of ``columns`` as soon as it is encoded.
+    """The encoded matrix, rows in the given order; removes each column from ``columns`` once it is
+    encoded.
 
-    The one place where values become inputs: every entry is finite and within [-1, 1], whatever the rows hold, so a
-    single wild value cannot push a patient's gradient anywhere that clipping does not already bound.
+    The one place where values become inputs: every entry is finite and within [-1, 1], whatever the
+    rows hold, so a single wild value cannot push a patient's gradient anywhere that clipping does
+    not already bound. What the schema does not declare counts as missing; a missing value is
+    filled, and marked where the schema says "indicator".
 
-    >>> from suture.site.schema import Schema
+    >>> from suture.schema.table import Schema
     >>> schema = Schema(missing="fill", features={"age": Number(low=20, high=80), "smoker": Flag(missing="indicator")})
     >>> columns = {"age": np.array([20.0, 50.0, 99.0]), "smoker": np.array([0, 1, -1], np.int16)}
     >>> counts = Counts()
@@ -230,23 +252,19 @@ def encode(
         values = columns.pop(name) if order is None else columns.pop(name)[order]
         if isinstance(feature, Image):  # which is then the only feature
             return in_memory(values, feature.size, name)
+        absent = counts.note(name, feature, values)
         if isinstance(feature, Number):
-            absent = np.isnan(values)
-            _count(counts.not_a_number, name, np.isinf(values))
-            _count(counts.clipped, name, ((values < feature.low) | (values > feature.high)) & np.isfinite(values))
+            outside = ((values < feature.low) | (values > feature.high)) & ~absent
+            _count(counts.clipped, name, outside)
             matrix[:, j] = np.where(absent, 0.0, scale(values, feature))
             j += 1
+        elif isinstance(feature, Flag):
+            matrix[:, j] = np.where(absent, 0.5, values == 1)
+            j += 1
         else:
-            absent = values == MISSING
-            _count(counts.not_declared, name, values == UNKNOWN)
-            if isinstance(feature, Flag):
-                matrix[:, j] = np.where(absent, 0.5, values == 1)
+            for code in range(len(feature.values)):
+                matrix[:, j] = values == code
                 j += 1
-            else:
-                for code in range(len(feature.values)):
-                    matrix[:, j] = values == code
-                    j += 1
-        _count(counts.missing, name, absent)
         if schema.missing_rule(name) == "indicator":
             matrix[:, j] = absent
             j += 1
@@ -272,41 +290,40 @@ def marked(schema: Schema) -> Schema:
     2
     """
     features = {
-        name: feature.model_copy(update={"missing": "indicator"}) if schema.missing_rule(name) == "fill" else feature
+        name: feature.model_copy(update={"missing": "indicator"})
+        if schema.missing_rule(name) == "fill"
+        else feature
         for name, feature in schema.features.items()
     }
     return schema.model_copy(update={"features": features})
 
 
-def number_columns(schema: Schema) -> dict[int, int | None]:
-    """Where the encoded numbers stand, each with the place of its indicator of missing values, if it has one.
-
-    >>> schema = Schema(missing="fill", features={"sex": Flag(), "age": Number(low=0, high=1, missing="indicator")})
-    >>> number_columns(schema)
-    {1: 2}
-    """
-    found: dict[int, int | None] = {}
-    j = 0
+def _places(schema: Schema) -> Iterator[tuple[Feature, int, int | None]]:
+    """Each feature, the place of its first encoded column, and that of its mark for missing values,
+    if it has one."""
+    at = 0
     for name, feature in schema.features.items():
+        width = len(feature.values) if isinstance(feature, Category) else 1
         marked = schema.missing_rule(name) == "indicator"
-        if isinstance(feature, Number):
-            found[j] = j + 1 if marked else None
-        j += (len(feature.values) if isinstance(feature, Category) else 1) + marked
-    return found
+        yield feature, at, at + width if marked else None
+        at += width + marked
 
 
 def fitted_scales(x: NDArray[np.float32], schema: Schema) -> dict[int, tuple[float, float]]:
-    """Mean and standard deviation of each number column over the rows that have a value (all rows without indicator).
+    """Mean and standard deviation of each number column, by its place, over the rows that have a
+    value (over all rows without a mark for missing values).
 
-    Exact statistics of rows: they stay at the site, and a study with a promise refuses them. A column without spread
-    keeps a deviation of 1.
+    Exact statistics of rows: they stay at the site, and a study with a promise refuses them. A
+    column without spread keeps a deviation of 1.
 
     >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2)})
     >>> fitted_scales(np.array([[-1, 0], [1, 0], [0, 1]], np.float32), schema)
     {0: (0.0, 1.0)}
     """
     found = {}
-    for j, mark in number_columns(schema).items():
+    for feature, j, mark in _places(schema):
+        if not isinstance(feature, Number):
+            continue
         values = x[:, j].astype(np.float64)
         if mark is not None:
             values = values[x[:, mark] == 0]
@@ -315,30 +332,42 @@ def fitted_scales(x: NDArray[np.float32], schema: Schema) -> dict[int, tuple[flo
     return found
 
 
-def standardise(x: NDArray[np.float32], scales: dict[int, tuple[float, float]], schema: Schema) -> NDArray[np.float32]:
+def standardise(
+    x: NDArray[np.float32], scales: dict[int, tuple[float, float]], schema: Schema
+) -> NDArray[np.float32]:
     """Number columns to mean 0 and deviation 1; what is missing and marked stays 0, now the mean.
 
-    A category that is missing and marked becomes 0.5 in each of its columns, as a missing flag is already: paper 003
-    (section 4) fills binary columns so after standardising.
+    A category that is missing and marked becomes 0.5 in each of its columns, as a missing flag is
+    already: iFedAvg (section 4) fills binary columns this way after standardising.
 
     >>> schema = Schema(missing="indicator", features={"age": Number(low=0, high=2), "w": Category(values=("a", "b"))})
     >>> x = np.array([[0.5, 0, 1, 0, 0], [0, 1, 0, 0, 1]], np.float32)
     >>> standardise(x, {0: (0.25, 0.5)}, schema).tolist()
     [[0.5, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.5, 0.5, 1.0]]
     """
-    marks, out = number_columns(schema), x.copy()
-    for j, (mean, spread) in scales.items():
-        mark = marks[j]
-        scaled = (x[:, j] - mean) / spread
-        out[:, j] = scaled if mark is None else np.where(x[:, mark] == 1, 0.0, scaled)
-    at = 0
-    for name, feature in schema.features.items():
-        width = len(feature.values) if isinstance(feature, Category) else 1
-        marked_here = schema.missing_rule(name) == "indicator"
-        if marked_here and isinstance(feature, Category):
-            out[x[:, at + width] == 1, at : at + width] = 0.5
-        at += width + marked_here
+    out = x.copy()
+    for feature, j, mark in _places(schema):
+        if isinstance(feature, Number):
+            mean, spread = scales[j]
+            scaled = (x[:, j] - mean) / spread
+            out[:, j] = scaled if mark is None else np.where(x[:, mark] == 1, 0.0, scaled)
+        elif isinstance(feature, Category) and mark is not None:
+            out[x[:, mark] == 1, j:mark] = 0.5
     return out
+
+
+def plausible(columns: Columns) -> Columns:
+    """Typed columns in which what the schema does not declare is missing, as `encode` takes it.
+
+    >>> plausible({"age": np.array([1.0, np.inf]), "sex": np.array([1, -2], np.int16)})
+    {'age': array([ 1., nan]), 'sex': array([ 1, -1], dtype=int16)}
+    """
+    return {
+        name: np.where(np.isinf(column), np.nan, column)
+        if column.dtype.kind == "f"
+        else np.where(column == UNKNOWN, np.int16(MISSING), column)
+        for name, column in columns.items()
+    }
 
 
 def _count(into: dict[str, int], name: str, where: NDArray[np.bool_]) -> None:

@@ -1,55 +1,79 @@
-"""Local training with a model-contrastive term: Li, He, Song 2021 (MOON), equations (3) and (4). Not private.
+"""Local training with a model-contrastive term: Li, He, Song 2021 (MOON), equations (3) and (4).
+Not private.
 
-The representation of a row is the last hidden layer's activation. Beside the cross-entropy, each row pulls its
-representation z towards the global model's and pushes it from that of the site's previous model:
+The representation of a row is the last hidden layer's activation. Beside the cross-entropy, each
+row pulls its representation z towards the global model's and pushes it from that of the site's
+previous model:
 
     mu * -log( exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)) )
 
-with sim the cosine. The other two models stand still during a round, so their representations are computed once. A row
-without any active unit has no direction: its similarities are 0 and it neither pulls nor is pulled.
+with sim the cosine. The other two models stand still during a round, so their representations are
+computed once. A row without any active unit has no direction: its similarities are 0 and it neither
+pulls nor is pulled.
 
-There is no clipping here: what comes out depends on single patients without bound, and no event pays for it.
+There is no clipping here: what comes out depends on single patients without bound, and no event
+pays for it.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
 from suture.models.dense import Dense
-from suture.privacy.mechanisms import derive
+from suture.models.network import Floats as Params
+from suture.privacy.noise.source import derive
 from suture.privacy.unit import Patients
-from suture.training import local as training
-from suture.training.local import Local, weights_of
+from suture.training.local import Local, batches, check, known, loss_weights
 
 Floats = NDArray[np.float64]
 Layers = list[tuple[Floats, Floats]]
 
 
+class Pull(NamedTuple):
+    """The contrastive term for some rows: directions (unit vectors) of the global and of the
+    previous model's representations, mu and tau."""
+
+    towards: Floats
+    away: Floats
+    mu: float
+    temperature: float
+
+    def of(self, rows: NDArray[np.int64]) -> Pull:
+        """The same for some of the rows."""
+        return self._replace(towards=self.towards[rows], away=self.away[rows])
+
+
 def train_contrastive(
     network: Dense,
-    start: NDArray[np.float32],
-    previous: NDArray[np.float32],
+    start: Params,
+    previous: Params,
     data: Patients,
     local: Local,
     mu: float,
     temperature: float,
     key: bytes,
-) -> NDArray[np.float32]:
-    """Parameters after local training from ``start``, the global model, on the batches that `local.train` would draw."""
-    training._check(network, start, data, local)
+) -> Params:
+    """Parameters after local training from ``start``, the global model, on the batches that
+    `mechanism.train` would draw."""
+    network.check(start)
+    check(network, data, local)
     flat = start.astype(np.float64)
     speed = np.zeros_like(flat)
     x = data.x.astype(np.float64)
-    towards, away = (unit_rows(representation(network, model.astype(np.float64), x)) for model in (start, previous))
-    weights = np.asarray(weights_of(local, data.y, network.classes), np.float64)
-    for picks, ends in training._batches(data.patients, local, derive(key, "sampling"), 64):
+    towards, away = (
+        unit_rows(representation(network, model.astype(np.float64), x))
+        for model in (start, previous)
+    )
+    pull = Pull(towards, away, mu, temperature)
+    y, weights = known(data.y, network.classes), loss_weights(local, data.y, network.classes)
+    for picks, ends in batches(data, local, derive(key, "sampling"), 64):
         for batch in np.split(picks, ends[:-1]):
             rows = batch if data.one_row_each else _rows(data, batch)
-            slope = gradient(
-                network, flat, x[rows], data.y[rows], weights, towards[rows], away[rows], mu, temperature
-            )  # fmt: skip
+            slope = gradient(network, flat, x[rows], y[rows], weights, pull.of(rows))
             speed = local.momentum * speed + slope
             flat = flat - local.rate * speed
     return flat.astype(np.float32)
@@ -61,7 +85,7 @@ def representation(network: Dense, params: Floats, x: Floats) -> Floats:
     >>> representation(Dense((1, 2, 1)), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array([[3.0]])).tolist()
     [[3.0, 0.0]]
     """
-    return _activations(network, _layers(network, params), x)[-1]
+    return _activations(network, network.layers(params), x)[-1]
 
 
 def gradient(
@@ -70,40 +94,23 @@ def gradient(
     x: Floats,
     y: NDArray[np.int32],
     weights: Floats,
-    towards: Floats,
-    away: Floats,
-    mu: float,
-    temperature: float,
+    pull: Pull,
 ) -> Floats:
-    """The mean over rows of the gradient of cross-entropy plus ``mu`` times the contrastive term.
-
-    ``towards`` and ``away`` are unit vectors: the directions of the global and of the previous model's representations.
-    """
-    layers = _layers(network, params)
+    """The mean over rows of the gradient of cross-entropy plus the contrastive term."""
+    layers = network.layers(params)
     kept = _activations(network, layers, x)
     out, bias = layers[-1]
     scores = kept[-1] @ out + bias
-    delta = _outcome(scores, y) * weights[y][:, None] / len(x)
+    shared = max(1, len(x))
+    delta = _outcome(scores, y) * weights[y][:, None] / shared
     parts = [(kept[-1].T @ delta, delta.sum(axis=0))]
-    back = delta @ out.T + mu / len(x) * _contrast(kept[-1], towards, away, temperature)
+    back = delta @ out.T + pull.mu / shared * _contrast(kept[-1], pull)
     for i in range(len(layers) - 2, -1, -1):
         after = kept[i + 1]
         delta = back * (after > 0 if network.activation == "relu" else 1 - after**2)
         parts.append((kept[i].T @ delta, delta.sum(axis=0)))
         back = delta @ layers[i][0].T
     return np.concatenate([part.ravel() for pair in reversed(parts) for part in pair])
-
-
-def contrastive_loss(z: Floats, towards: Floats, away: Floats, temperature: float) -> Floats:
-    """Equation (3), one value a row.
-
-    >>> z = np.array([[2.0, 0.0]])
-    >>> round(float(contrastive_loss(z, np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]), 0.5)[0]), 6)
-    0.126928
-    """
-    here = unit_rows(z)
-    gap = np.sum(here * (away - towards), axis=1) / temperature
-    return np.logaddexp(0.0, gap)
 
 
 def unit_rows(z: Floats) -> Floats:
@@ -117,22 +124,23 @@ def unit_rows(z: Floats) -> Floats:
 
 
 def needs_hidden(network: Dense) -> None:
-    """A logistic regression has no representation to compare: refused, rather than compared on its one logit."""
+    """Refuse a logistic regression: it has no representation to compare."""
     if len(network.sizes) < 3:
         raise StudyError(
-            "method 'moon' compares representations, which are a hidden layer's activations; model.hidden is [], which is "
-            "logistic regression and has none. Give it one, for example hidden = [32], or use fedavg"
+            "this method compares representations, which are a hidden layer's activations; "
+            "model.hidden = [] is logistic regression and has none: add a layer, for example "
+            "hidden = [32], or use another method"
         )
 
 
-def _contrast(z: Floats, towards: Floats, away: Floats, temperature: float) -> Floats:
-    """Derivative of equation (3) with respect to z, one row each."""
+def _contrast(z: Floats, pull: Pull) -> Floats:
+    """Derivative of equation (3) with respect to z, row by row."""
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     here = unit_rows(z)
-    difference = away - towards
+    difference = pull.away - pull.towards
     gap = np.sum(here * difference, axis=1, keepdims=True)
-    share = 0.5 * (1 + np.tanh(gap / temperature / 2))
-    slope = share / temperature * (difference - gap * here)
+    share = 0.5 * (1 + np.tanh(gap / pull.temperature / 2))
+    slope = share / pull.temperature * (difference - gap * here)
     return np.divide(slope, lengths, out=np.zeros_like(slope), where=lengths > 0)
 
 
@@ -142,7 +150,8 @@ def _outcome(scores: Floats, y: NDArray[np.int32]) -> Floats:
         return np.asarray(0.5 * (1 + np.tanh(scores / 2)) - y[:, None])
     e = np.exp(scores - scores.max(axis=1, keepdims=True))
     e /= e.sum(axis=1, keepdims=True)
-    e[np.arange(len(y)), y] -= 1
+    inside = np.flatnonzero(y < scores.shape[1])
+    e[inside, y[inside]] -= 1
     return np.asarray(e)
 
 
@@ -154,13 +163,7 @@ def _activations(network: Dense, layers: Layers, x: Floats) -> list[Floats]:
     return kept
 
 
-def _layers(network: Dense, params: Floats) -> Layers:
-    parts, at = [], 0
-    for a, b in zip(network.sizes[:-1], network.sizes[1:], strict=True):
-        parts.append((params[at : at + a * b].reshape(a, b), params[at + a * b : at + (a + 1) * b]))
-        at += (a + 1) * b
-    return parts
-
-
 def _rows(data: Patients, batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(data.starts[p], data.starts[p + 1]) for p in batch])
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.arange(data.starts[p], data.starts[p + 1]) for p in batch)]
+    )

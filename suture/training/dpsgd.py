@@ -1,22 +1,28 @@
 """Fused DP-SGD for dense networks: many steps in one compiled call that holds no lock.
 
-A layer's gradient for one row is the outer product of its inputs a (with the constant 1 for the bias) and its output
-derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient Per-Example Gradient Computations", 2015),
-and for a patient with several rows the sum over pairs of rows of (a_r . a_s)(d_r . d_s). Clipping then only rescales
-the patient's d, and one matrix product a layer gives the sum of all clipped gradients: no patient's gradient is formed.
-Only a patient with more than `GRAM_ROWS` rows is handled by forming their gradient, in one buffer.
+A layer's gradient for one row is the outer product of its inputs a (with the constant 1 for the
+bias) and its output derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient
+Per-Example Gradient Computations", 2015). For a patient with several rows it is the sum over pairs
+of rows of (a_r . a_s)(d_r . d_s). Clipping then only rescales the patient's d, and one matrix
+product per layer gives the sum of all clipped gradients: no patient's gradient is formed, except
+for patients with more than `GRAM_ROWS` rows, in one buffer.
 
-What the privacy proof needs of this file: whatever the rows hold, one patient adds at most C in L2 norm to the sum.
-- The norm that is compared with C is an upper bound: it includes the rounding error of float32, relative to the sum of
-  the row norms, since a sum of large row gradients that nearly cancel may be known less well than C.
-- A patient whose gradient is not finite (overflow, or values that are not numbers) contributes exactly zero.
+The privacy proof needs this of the file: whatever the rows hold, one patient adds at most C in L2
+norm to the sum.
+- The norm compared with C is an upper bound: it includes the rounding error of float32 relative to
+  the sum of the row norms, since large row gradients that nearly cancel may leave a sum that is
+  known less precisely than C.
+- A patient whose gradient is not finite (overflow, or values that are not numbers) contributes
+  exactly zero.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.models.compiled import compiled
 from suture.models.forward import (
@@ -49,17 +55,62 @@ from suture.models.lanes import (
     transpose,
     where_positive,
 )
-from suture.training.noise import fill_normals
+from suture.training.draws import fill_normals
 
 GRAM_ROWS = 16
-# Bound on the relative rounding error of a float32 gradient sum and of its norm; see the module's note on cancellation.
+# Bound on the relative rounding error of a float32 gradient sum and of its norm; see the module's
+# note on cancellation.
 ROUNDING = 4e-6
-# Errors smaller than this count as zero. Their squares would leave the normal range of float32, where arithmetic is many
-# times slower, and a trained network is sure of most patients. It is a function of one patient's row alone, before
-# clipping, so the bound on a patient's contribution stands.
+# Errors smaller than this count as zero: their squares would leave the normal range of float32,
+# where arithmetic is many times slower, and a trained network is sure of most patients. This
+# depends on one patient's row alone, before clipping, so the bound on a contribution stands.
 NEGLIGIBLE = np.float32(1e-15)
-# Added to sums of squares, so that squares too small for float32 cannot hide a contribution behind a large factor.
+# Added to sums of squares, so that squares too small for float32 cannot hide a contribution behind
+# a large factor.
 TINY = 1e-31
+# A factor below the normal floats of float32 would be rounded by up to its own size, upwards too:
+# it counts as zero.
+SMALLEST = 2.0**-126
+
+
+class Data(NamedTuple):
+    """A site's rows, and what their losses are computed with."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    push: NDArray[np.float32]
+    """Times the row's risk, added to its loss; empty: nothing is."""
+    class_weights: NDArray[np.float32]
+    relu: bool
+
+
+class Rule(NamedTuple):
+    """How a sum of gradients becomes a step."""
+
+    expected: float
+    """The batch that a sum is divided by; 0 asks for the rows seen, which is not private."""
+    clip: float
+    noise_scale: float
+    proximal: float
+    momentum: float
+    rate: float
+
+
+class Block(NamedTuple):
+    """What is known of the rows computed together."""
+
+    labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    squares: NDArray[np.float64]
+    factors: NDArray[np.float32]
+
+
+def new_block() -> Block:
+    """Room for one block of rows."""
+    labels, rows, ends = (np.empty(BLOCK, np.int64) for _ in range(3))
+    return Block(labels, rows, ends, np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float32))
 
 
 @compiled
@@ -86,7 +137,8 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
                 mass += m[d + c]
             for c in range(size):
                 m[d + c] = weight * (m[d + c] / mass)
-            m[d + labels[r]] -= weight
+            if labels[r] < size:  # else an outcome outside the classes: its weight is 0
+                m[d + labels[r]] -= weight
             for c in range(size):
                 if abs(m[d + c]) <= NEGLIGIBLE:
                     m[d + c] = np.float32(0)
@@ -94,7 +146,8 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
 
 @compiled
 def _push(m, t, rows, count, push):  # type: ignore[no-untyped-def]
-    """Add the derivative of push x risk to D[last], the risk being the probability of any outcome but the first."""
+    """Add the derivative of push x risk to D[last]; the risk is the probability of any outcome but
+    the first."""
     last = len(t) - 1
     size = t[last, SIZE]
     one = np.float32(1)
@@ -167,7 +220,8 @@ def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
-    """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among them."""
+    """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among
+    them."""
     square, apart = 0.0, 0.0
     for r in range(first, end):
         square += squares[r]
@@ -178,14 +232,15 @@ def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
                 d, width = t[i + 1, D], t[i + 1, D_STRIDE]
                 inputs = np.float64(inner(m, a + r * stride, a + s * stride, stride))
                 square += 2.0 * inputs * np.float64(inner(m, d + r * width, d + s * width, width))
-    # Each inner product is known to ROUNDING relative to the norms it multiplies, hence the square to that much of
-    # the square of the sum of norms.
+    # Each inner product is known to ROUNDING relative to the norms it multiplies, hence the square
+    # to that much of the square of the sum of norms.
     return math.sqrt(max(square, 0.0) + ROUNDING * apart * apart) + ROUNDING * apart
 
 
 @compiled
 def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-untyped-def]
-    """What each row is multiplied by, so that no patient's sum exceeds ``clip``; 0 where it is not finite."""
+    """What each row is multiplied by, so that no patient's sum exceeds ``clip``; 0 where it is not
+    finite."""
     first = np.int64(0)
     for patient in range(patients):
         end = ends[patient]
@@ -197,6 +252,8 @@ def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-u
             factor = 0.0
         elif norm > clip:
             factor = clip / norm
+            if factor < SMALLEST:
+                factor = 0.0
         for r in range(first, end):
             factors[r] = np.float32(factor)
         first = end
@@ -204,7 +261,8 @@ def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-u
 
 @compiled
 def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
-    """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity is not 0."""
+    """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity
+    is not 0."""
     zero = splat(np.float32(0))
     for i in range(len(t) - 1):
         a, stride = t[i, A], t[i, A_STRIDE]
@@ -222,8 +280,9 @@ def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push):  # type: ignore[no-untyped-def]
-    """Forward and backward pass of up to BLOCK rows of ``x``, given by index."""
+def _differentiate(m, t, data, block, count):  # type: ignore[no-untyped-def]
+    """Forward and backward pass of the first ``count`` rows of a block."""
+    x, y, rows, labels = data.x, data.y, block.rows, block.labels
     at, size = t[0, A], t[0, SIZE]
     for r in range(count):
         row = rows[r]
@@ -232,17 +291,15 @@ def _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push): 
         m[at + size] = np.float32(1)
         at += t[0, A_STRIDE]
         labels[r] = y[row]
-    forward(m, t, count, relu)
-    _outcome_derivatives(m, t, count, labels, class_weights)
-    if len(push) > 0:
-        _push(m, t, rows, count, push)
-    _backward(m, t, count, relu)
+    forward(m, t, count, data.relu)
+    _outcome_derivatives(m, t, count, labels, data.class_weights)
+    if len(data.push) > 0:
+        _push(m, t, rows, count, data.push)
+    _backward(m, t, count, data.relu)
 
 
 @compiled
-def _add_long_patient(  # type: ignore[no-untyped-def]
-    m, t, x, y, start, end, clip, class_weights, relu, labels, rows, push
-):
+def _add_long_patient(m, t, data, start, end, clip, block):  # type: ignore[no-untyped-def]
     """Add a patient with many rows: the summed gradient is formed in S, clipped and added to G."""
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
@@ -250,8 +307,8 @@ def _add_long_patient(  # type: ignore[no-untyped-def]
     for first in range(start, end, BLOCK):
         count = min(BLOCK, end - first)
         for r in range(count):
-            rows[r] = first + r
-        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push)
+            block.rows[r] = first + r
+        _differentiate(m, t, data, block, count)
         _accumulate(m, t, count, np.int64(S))
     squares = 0.0
     for i in range(len(t) - 1):
@@ -261,16 +318,17 @@ def _add_long_patient(  # type: ignore[no-untyped-def]
     if not math.isfinite(norm):
         return
     factor = np.float32(min(1.0, clip / norm)) if norm > 0.0 else np.float32(1)
+    if factor < SMALLEST:
+        return
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
             m[t[i, G] + c] += factor * m[t[i, S] + c]
 
 
 @compiled
-def _add_batch(  # type: ignore[no-untyped-def]
-    m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, ends, squares, factors, push
-):
+def _add_batch(m, t, data, batch, clip, block):  # type: ignore[no-untyped-def]
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
+    starts, rows, ends = data.starts, block.rows, block.ends
     p, seen = np.int64(0), np.int64(0)
     while p < len(batch):
         count, patients = np.int64(0), np.int64(0)
@@ -286,28 +344,29 @@ def _add_batch(  # type: ignore[no-untyped-def]
             p += 1
         if count == 0:
             start, end = starts[batch[p]], starts[batch[p] + 1]
-            _add_long_patient(m, t, x, y, start, end, clip, class_weights, relu, labels, rows, push)
+            _add_long_patient(m, t, data, start, end, clip, block)
             seen += end - start
             p += 1
             continue
         seen += count
-        _differentiate(m, t, x, y, rows, count, class_weights, relu, labels, push)
-        _row_squares(m, t, count, squares)
-        _factors(m, t, ends, patients, clip, squares, factors)
-        _rescale(m, t, count, factors)
+        _differentiate(m, t, data, block, count)
+        _row_squares(m, t, count, block.squares)
+        _factors(m, t, ends, patients, clip, block.squares, block.factors)
+        _rescale(m, t, count, block.factors)
         _accumulate(m, t, count, np.int64(G))
     return seen
 
 
 @compiled
-def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # type: ignore[no-untyped-def]
+def _update(m, t, noise, divisor, rule):  # type: ignore[no-untyped-def]
     """Noise, mean, proximal term, momentum, step; then clear G for the next batch.
 
-    Everything after the noise is a function of the noisy sum and of earlier weights: it costs no privacy.
+    Everything after the noise is a function of the noisy sum and of earlier weights: it costs no
+    privacy.
     """
-    scales, share = splat(np.float32(noise_scale)), splat(np.float32(1.0 / divisor))
-    pull, hold, step = splat(np.float32(proximal)), splat(np.float32(momentum)), splat(np.float32(-rate))
-    zero = splat(np.float32(0))
+    scales, share = splat(np.float32(rule.noise_scale)), splat(np.float32(1.0 / divisor))
+    pull, hold = splat(np.float32(rule.proximal)), splat(np.float32(rule.momentum))
+    step, zero = splat(np.float32(-rule.rate)), splat(np.float32(0))
     p = 0
     for i in range(len(t) - 1):
         rows, width, stride = t[i, SIZE] + 1, t[i + 1, SIZE], t[i, W_STRIDE]
@@ -319,7 +378,8 @@ def _update(m, t, noise, noise_scale, divisor, proximal, momentum, rate):  # typ
                 weight = load(m, t[i, W] + at)
                 gradient = multiply_add(scales, load(noise, p + c), load(m, t[i, G] + at))
                 if c + WIDTH > width:
-                    # The last lane of a row has read the next row's noise into its padding, which must stay zero.
+                    # The last lane of a row has read the next row's noise into its padding, which
+                    # must stay zero.
                     gradient = keep(width - c, gradient)
                 gradient = multiply(gradient, share)
                 gradient = multiply_add(pull, subtract(weight, load(m, t[i, O] + at)), gradient)
@@ -338,26 +398,20 @@ def turn(m, t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def run(  # type: ignore[no-untyped-def]
-    m, t, x, y, starts, picks, ends, words, noise, expected, clip, noise_scale,
-    proximal, momentum, rate, class_weights, relu, labels, rows, limits, squares, factors, push,
-):  # fmt: skip
-    """One step for each entry of ``ends``: patients ``picks[ends[s - 1]:ends[s]]``.
+def run(m, t, data, picks, ends, words, noise, rule, block):  # type: ignore[no-untyped-def]
+    """Take one step for each entry of ``ends``, on patients ``picks[ends[s - 1]:ends[s]]``.
 
-    The noise of step s is drawn from ``words[s]``; where ``words`` is empty, ``noise[s]`` is used as it is. An
-    ``expected`` batch of 0 asks for the mean over the rows seen, which is not private.
+    The noise of step s is drawn from ``words[s]``; if ``words`` is empty, ``noise[s]`` is used as
+    it is.
     """
     first = 0
     for s in range(len(ends)):
-        batch = picks[first : ends[s]]
-        seen = _add_batch(
-            m, t, x, y, starts, batch, clip, class_weights, relu, labels, rows, limits, squares, factors, push
-        )  # fmt: skip
+        seen = _add_batch(m, t, data, picks[first : ends[s]], rule.clip, block)
         first = ends[s]
-        divisor = expected if expected > 0 else max(1.0, float(seen))
+        divisor = rule.expected if rule.expected > 0 else max(1.0, float(seen))
         if len(words) > 0:
             fill_normals(words[s], noise[0])
-            _update(m, t, noise[0], noise_scale, divisor, proximal, momentum, rate)
+            _update(m, t, noise[0], divisor, rule)
         else:
-            _update(m, t, noise[s % len(noise)], noise_scale, divisor, proximal, momentum, rate)
+            _update(m, t, noise[s % len(noise)], divisor, rule)
         turn(m, t)

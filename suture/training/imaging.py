@@ -1,51 +1,72 @@
-"""DP-SGD by patient for residual networks, on per-sample gradients from Opacus (Yousefpour et al., arXiv:2109.12298).
+"""DP-SGD by patient for image networks, with per-sample gradients from Opacus (Yousefpour et al.,
+arXiv:2109.12298).
 
-The algorithm is that of `local`: every patient drawn independently with probability q, a patient's image gradients
-summed, the sum clipped to C, noise N(0, (sigma C)^2), division by the expected batch. Opacus gives the gradient of each
-image; sampling, sums by patient, clipping and noise are ours, because the unit is the patient and the noise comes from
-the site's secret, not from PyTorch's generator. The event is therefore `local.event`, as for tables.
+The algorithm is that of `local`: every patient is drawn independently with probability q, a
+patient's image gradients are summed, the sum is clipped to C, noise N(0, (sigma C)^2) is added, and
+the total is divided by the expected batch. Opacus gives the gradient of each image; sampling, sums
+by patient, clipping and noise are ours, because the unit is the patient and the noise comes from
+the site's secret, not from PyTorch's generator. The event is therefore `local.event`, as for
+tables.
 
-A batch is worked through some images at a time (a virtual batch), so that memory does not grow with it:
+A patient's gradient is always formed, and what is clipped is the very vector that is added. (Ghost
+clipping, arXiv:2009.03106, takes the norm in one pass and adds in another: with weights of someone
+else's choice the two need not agree, and its wider margin made one patient's path depend on
+another's images.) How it is formed follows from the network and the patient's own images alone:
 
-- *plain*: each image's gradient is formed; what is clipped is the very vector that is added.
-- *ghost* (arXiv:2009.03106, through Opacus), for networks of over `GHOST` parameters when everybody has one image: only
-  norms are kept, layer by layer, and a second backward pass gives the clipped sum. The norm is then compared with the
-  wider margin `GHOST_ROUNDING`, since the two passes may round differently.
+- networks of up to `LARGE` parameters: by Opacus, for some images of several patients at a time (a
+  virtual batch), so that memory does not grow with the batch;
+- larger networks, and patients with more images than a virtual batch: patient by patient, without
+  Opacus. From about ten million parameters on this is also faster: one backward pass instead of
+  two.
 
-One thread and fixed virtual batches: the same key gives the same bits.
+A virtual batch's other images change an image's gradient by float32 rounding (measured: 4e-7 of its
+norm, with weights as they are drawn). One thread and fixed virtual batches: the same key gives the
+same bits.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from suture.errors import DataError, MissingExtra, StudyError
+from suture.errors import MissingExtra, StudyError
+from suture.models.network import Floats, Network
 from suture.models.residual import Residual, one_thread, torch_or_say
-from suture.privacy.mechanisms import Keystream, derive
+from suture.privacy.noise.source import Keystream, derive
 from suture.privacy.unit import Patients
-from suture.training import local as training
-from suture.training.local import Local
-from suture.training.noise import normals
+from suture.training.dpsgd import SMALLEST
+from suture.training.draws import normals
+from suture.training.local import (
+    Indices,
+    Local,
+    batches,
+    check,
+    expected_batch,
+    known,
+    loss_weights,
+)
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from opacus.grad_sample import GradSampleModule
+    from torch import Tensor, nn
+
 MEMORY = 1 << 28
 """Bytes that the per-image gradients of a virtual batch may take."""
 MOST_IMAGES = 256
-"""Images in a virtual batch at most; more brings no speed."""
+"""The most images in a virtual batch; more brings no speed."""
 PIXELS = 1 << 19
-"""Pixels in a virtual batch at most: activations take some hundred bytes a pixel."""
-GHOST = 2_000_000
-ROUNDING, GHOST_ROUNDING = 1e-5, 1e-3
-"""Relative margin by which a norm is taken as larger than it was computed."""
+"""The most pixels in a virtual batch: activations take some hundred bytes per pixel."""
+LARGE = 2_000_000
+"""Networks with more parameters than this work on one patient at a time."""
+ROUNDING = 1e-5
+"""Relative margin by which a norm is taken to be larger than computed."""
 
 
-def train(
-    network: Residual,
+def train_images(
+    network: Network,
     params: Floats,
     data: Patients,
     local: Local,
@@ -53,36 +74,18 @@ def train(
     anchor: Floats | None = None,
     push: Floats | None = None,
 ) -> Floats:
-    """Parameters after local training; the randomness is a function of ``key`` alone, the input is left as it is.
-
-    ``push`` is one number a row, added to the loss times the row's risk (`methods/fairfed`).
-    """
-    step = _Step(network, params, data, local, anchor, push)
+    """Parameters after local training; see `mechanism.train`."""
+    step = _Step(_residual(network), params, data, local, anchor, push)
     stream = Keystream(derive(key, "noise"))
-    for picks, ends in training._batches(data.patients, local, derive(key, "sampling"), 1 if local.private else 64):
-        for first, end in zip(np.append(0, ends[:-1]), ends, strict=True):
-            step.take(picks[first:end], normals(network.n_params, stream) if local.private else None)
-    return step.params()
-
-
-def train_on_batches(
-    network: Residual,
-    params: Floats,
-    data: Patients,
-    local: Local,
-    batches: Sequence[NDArray[np.int64]],
-    noise: Floats | None = None,
-    push: Floats | None = None,
-) -> Floats:
-    """Training on given batches with given standard-normal noise, one row a step: for tests; it protects nobody."""
-    step = _Step(network, params, data, local, None, push)
-    for i, batch in enumerate(batches):
-        step.take(np.asarray(batch, np.int64), None if noise is None else noise[i])
+    chunk = 1 if local.private else 64
+    for picks, ends in batches(data, local, derive(key, "sampling"), chunk):
+        for batch in np.split(picks, ends[:-1]):
+            step.take(batch, normals(network.n_params, stream) if local.private else None)
     return step.params()
 
 
 class _Step:
-    """A network at work on one site's images."""
+    """A network in training on one site's images."""
 
     def __init__(
         self,
@@ -93,45 +96,56 @@ class _Step:
         anchor: Floats | None,
         push: Floats | None,
     ) -> None:
-        self.torch = torch_or_say()
-        _check(network, params, data, local, push)
+        self.torch = torch = torch_or_say()
+        network.check(params, data.x)
+        check(network, data, local, push)
+        if local.dropout:
+            raise StudyError("residual networks train without dropout; leave out model.dropout")
         one_thread()
+        y = known(data.y, network.classes)
+        inside = y < network.classes
         self.network, self.local, self.starts = network, local, data.starts
-        self.flat = self.torch.from_numpy(np.array(params, np.float32))
-        self.anchor = self.flat.clone() if anchor is None else self.torch.from_numpy(np.array(anchor, np.float32))
-        self.velocity = self.torch.zeros_like(self.flat)
+        self.flat: Tensor = torch.from_numpy(np.array(params, np.float32))
+        self.anchor: Tensor = torch.from_numpy(
+            np.array(params if anchor is None else anchor, np.float32)
+        )
+        self.velocity: Tensor = torch.zeros_like(self.flat)
         self.module = network.module(self.flat)
-        self.parameters: list[Any] = list(self.module.parameters())
-        self.x, self.y = self.torch.from_numpy(data.x), self.torch.from_numpy(data.y.astype(np.int64))
-        self.push = None if push is None else self.torch.from_numpy(np.array(push, np.float32))
-        weights = training.weights_of(local, data.y, network.classes)
-        self.class_weights = self.torch.tensor(weights, dtype=self.torch.float32)
-        self.expected = 0.0 if local.clip is None else float(min(local.batch, data.patients))
-        self.most = max(1, min(MOST_IMAGES, MEMORY // (4 * network.n_params), PIXELS // network.inputs))
-        self.ghost = local.clip is not None and network.n_params > GHOST and data.one_row_each
-        if self.ghost:  # norms are kept layer by layer, so that activations are what fills memory
-            self.most = max(1, min(MOST_IMAGES, PIXELS // network.inputs))
-        self.sampled: Any = None if local.clip is None else _sampled(self.module, ghost=self.ghost)
+        self.parameters = list(self.module.parameters())
+        self.x: Tensor = torch.from_numpy(data.x)
+        self.y: Tensor = torch.from_numpy(np.where(inside, y, 0).astype(np.int64))
+        self.push: Tensor | None = None
+        if push is not None:
+            self.push = torch.from_numpy(np.where(inside, push, 0).astype(np.float32))
+        # An outcome outside the classes has weight 0, whatever class it is taken for.
+        weights = loss_weights(local, data.y, network.classes)[y]
+        self.weights: Tensor = torch.from_numpy(weights.astype(np.float32))
+        self.expected = expected_batch(data.size, local)
+        self.large = network.n_params > LARGE
+        # A large network keeps one gradient at a time, so activations are what fills memory.
+        fits = MOST_IMAGES if self.large else MEMORY // (4 * network.n_params)
+        self.most = max(1, min(MOST_IMAGES, fits, PIXELS // network.inputs))
+        opacus = local.clip is not None and not self.large
+        self.sampled = _sampled(self.module) if opacus else None
 
     def params(self) -> Floats:
         """The parameters now."""
         return np.array(self.flat.numpy())
 
-    def take(self, batch: NDArray[np.int64], noise: Floats | None) -> None:
-        """One step on these patients. Everything after the noise is post-processing: it costs no privacy."""
+    def take(self, batch: Indices, noise: Floats | None) -> None:
+        """Take one step on these patients. Everything after the noise is post-processing, which
+        costs no privacy."""
         torch, local = self.torch, self.local
         total = torch.zeros_like(self.flat)
         seen = 0
         for rows, owners, patients in self._pieces(batch):
             seen += len(rows)
-            if self.sampled is None:
-                total += self._gradient(self.module, rows)
-            elif patients == 1 and len(rows) > self.most:
-                total += self._long(rows)
-            elif self.ghost:
-                total += self._ghost(rows)
+            if local.clip is None:
+                total += self._gradient(rows)
+            elif self.sampled is None or len(rows) > self.most:
+                total += self._alone(rows)
             else:
-                total += self._clipped(rows, owners, patients)
+                total += self._clipped(self.sampled, rows, owners, patients)
         if noise is not None and local.clip is not None:
             total += float((local.noise_multiplier or 0.0) * local.clip) * torch.from_numpy(noise)
         with torch.no_grad():
@@ -140,13 +154,15 @@ class _Step:
             self.velocity.mul_(local.momentum).add_(gradient)
             self.flat.sub_(local.rate * self.velocity)
 
-    def _pieces(self, batch: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
-        """Virtual batches of whole patients: rows, whose they are, how many patients."""
-        rows: list[NDArray[np.int64]] = []
+    def _pieces(self, batch: Indices) -> Iterator[tuple[Indices, Indices, int]]:
+        """Virtual batches of whole patients: rows, their owners, the number of patients (one for a
+        large network)."""
+        alone = self.large and self.local.clip is not None
+        rows: list[Indices] = []
         count = 0
         for patient in batch:
             own = np.arange(self.starts[patient], self.starts[patient + 1])
-            if rows and count + len(own) > self.most:
+            if rows and (alone or count + len(own) > self.most):
                 yield _together(rows)
                 rows, count = [], 0
             rows.append(own)
@@ -154,115 +170,101 @@ class _Step:
         if rows:
             yield _together(rows)
 
-    def _losses(self, module: Any, rows: NDArray[np.int64]) -> Any:
-        """Each row's weighted cross-entropy, and what `push` adds."""
+    def _losses(self, module: nn.Module, rows: Indices) -> Tensor:
+        """Each row's weighted cross-entropy, and what ``push`` adds."""
         torch = self.torch
         index = torch.from_numpy(rows)
-        # Opacus' hooks want an input that has a gradient; nothing is done with it.
+        # Opacus' hooks need an input that has a gradient; it is not used.
         self.shown = self.x[index].requires_grad_(self.sampled is not None)
         z, y = module(self.shown), self.y[index]
         functional = torch.nn.functional
         if self.network.outputs == 1:
-            losses = functional.binary_cross_entropy_with_logits(z[:, 0], y.to(torch.float32), reduction="none")
-            risk = torch.sigmoid(z[:, 0])
+            binary, z = functional.binary_cross_entropy_with_logits, z[:, 0]
+            losses = binary(z, y.to(torch.float32), reduction="none")
+            risk = torch.sigmoid(z)
         else:
             losses = functional.cross_entropy(z, y, reduction="none")
             risk = 1 - torch.softmax(z, 1)[:, 0]
-        losses = losses * self.class_weights[y]
+        losses = losses * self.weights[index]
         return losses if self.push is None else losses + self.push[index] * risk
 
-    def _gradient(self, module: Any, rows: NDArray[np.int64]) -> Any:
+    def _gradient(self, rows: Indices) -> Tensor:
         """The plain sum of the rows' gradients, some rows at a time."""
         torch = self.torch
-        total = torch.zeros_like(self.flat)
+        total: Tensor = torch.zeros_like(self.flat)
         for at in range(0, len(rows), self.most):
-            found = torch.autograd.grad(self._losses(module, rows[at : at + self.most]).sum(), self.parameters)
+            loss = self._losses(self.module, rows[at : at + self.most]).sum()
+            found = torch.autograd.grad(loss, self.parameters)
             total += torch.cat([part.reshape(-1) for part in found])
         return total
 
-    def _long(self, rows: NDArray[np.int64]) -> Any:
-        """One patient with more images than a virtual batch: their gradients summed without Opacus, clipped once."""
-        self.sampled.disable_hooks()
+    def _alone(self, rows: Indices) -> Tensor:
+        """One patient's clipped gradient, formed without Opacus."""
+        if self.sampled is not None:
+            self.sampled.disable_hooks()
         try:
-            total = self._gradient(self.module, rows)
+            total = self._gradient(rows)
         finally:
-            self.sampled.enable_hooks()
-        return self._bounded(total[None], ROUNDING)[0] @ total[None] if bool(total.isfinite().all()) else total.zero_()
+            if self.sampled is not None:
+                self.sampled.enable_hooks()
+        factors, finite = self._factors(total[None])
+        return total.mul_(factors[0]) if bool(finite[0]) else total.zero_()
 
-    def _clipped(self, rows: NDArray[np.int64], owners: NDArray[np.int64], patients: int) -> Any:
+    def _clipped(
+        self, module: GradSampleModule, rows: Indices, owners: Indices, patients: int
+    ) -> Tensor:
         """The sum of the patients' clipped gradients."""
         torch = self.torch
-        # Asked for the input's gradient alone, PyTorch leaves out the batch's own weight gradients; the hooks run all the same.
-        torch.autograd.grad(self._losses(self.sampled, rows).sum(), self.shown)
-        each = torch.cat([p.grad_sample.reshape(len(rows), -1) for p in self.parameters], 1)
-        for parameter in self.parameters:
-            parameter.grad = parameter.grad_sample = None
+        # Asked for the input's gradient alone, PyTorch leaves out the batch's own weight gradients;
+        # the hooks still run.
+        torch.autograd.grad(self._losses(module, rows).sum(), self.shown)
+        samples = [_taken(parameter).reshape(len(rows), -1) for parameter in self.parameters]
+        each = torch.cat(samples, 1)
         if patients < len(rows):
-            each = torch.zeros(patients, each.shape[1]).index_add_(0, torch.from_numpy(owners), each)
-        factors, finite = self._bounded(each, ROUNDING)
+            sums = torch.zeros(patients, each.shape[1])
+            each = sums.index_add_(0, torch.from_numpy(owners), each)
+        factors, finite = self._factors(each)
         if not bool(finite.all()):  # 0 times infinity is not 0
             each = torch.where(finite[:, None], each, 0.0)
         return factors @ each
 
-    def _bounded(self, each: Any, margin: float) -> tuple[Any, Any]:
-        """What each patient's gradient is multiplied by so that its norm is at most C; 0 where it is not finite."""
-        return self._factors(self.torch.linalg.vector_norm(each, dim=1), margin)
-
-    def _factors(self, norms: Any, margin: float) -> tuple[Any, Any]:
-        finite = norms.isfinite()
-        factors = ((self.local.clip or 0.0) / (norms * (1 + margin))).clamp(max=1.0)
+    def _factors(self, each: Tensor) -> tuple[Tensor, Tensor]:
+        """What each patient's gradient is multiplied by so that its norm is at most C (0 where it
+        is not finite), and where it is finite."""
+        norms = self.torch.linalg.vector_norm(each, dim=1)
+        factors = ((self.local.clip or 0.0) / (norms * (1 + ROUNDING))).clamp(max=1.0)
+        # Below the normal floats a factor would be rounded by up to its own size.
+        finite = norms.isfinite() & (factors >= SMALLEST)
         return self.torch.where(finite, factors, 0.0), finite
 
-    def _ghost(self, rows: NDArray[np.int64]) -> Any:
-        """The same from norms alone; an image whose gradient is not finite is left out before the second pass."""
-        losses = self._losses(self.sampled, rows)
-        losses.sum().backward(retain_graph=True)
-        factors, finite = self._factors(self.sampled.get_norm_sample().detach(), GHOST_ROUNDING)
-        self.sampled.disable_hooks()
-        try:
-            if not bool(finite.all()):
-                kept = rows[finite.numpy()]
-                if not len(kept):
-                    return self.torch.zeros_like(self.flat)
-                losses, factors = self._losses(self.module, kept), factors[finite]
-            found = self.torch.autograd.grad((losses * factors).sum(), self.parameters)
-        finally:
-            self.sampled.enable_hooks()
-            for parameter in self.parameters:
-                parameter.grad = None
-        return self.torch.cat([part.reshape(-1) for part in found])
+
+def _together(rows: list[Indices]) -> tuple[Indices, Indices, int]:
+    owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    return np.concatenate(rows), owners, len(rows)
 
 
-def _together(rows: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(own) for own in rows]), len(rows)
+def _taken(parameter: nn.Parameter) -> Tensor:
+    """The per-sample gradients that Opacus left on a parameter, which are removed from it."""
+    found: Tensor = parameter.grad_sample  # type: ignore[attr-defined]
+    parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
+    return found
 
 
-def _sampled(module: Any, *, ghost: bool) -> Any:
+def _residual(network: Network) -> Residual:
+    if isinstance(network, Residual):
+        return network
+    raise StudyError(f"training on images needs a residual network, found {network.kind!r}")
+
+
+def _sampled(module: nn.Module) -> GradSampleModule:
     """The module with Opacus' hooks on it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on import, about parts that are not used here
             import torch.distributed.fsdp  # noqa: F401 (Opacus uses it without importing it)
-            from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+            from opacus.grad_sample import GradSampleModule
     except ImportError:
         raise MissingExtra(
             "private training on images needs Opacus; install it: pip install 'suture[imaging]'"
         ) from None
-    if ghost:
-        return GradSampleModuleFastGradientClipping(module, loss_reduction="sum")
     return GradSampleModule(module, loss_reduction="sum")
-
-
-def _check(network: Residual, params: Floats, data: Patients, local: Local, push: Floats | None) -> None:
-    network.check(params, data.x)
-    if data.patients < 1:
-        raise DataError("expected at least one patient to train on, found none")
-    if data.y.min() < 0 or data.y.max() >= network.classes:
-        outside = int(np.sum((data.y < 0) | (data.y >= network.classes)))
-        raise DataError(f"expected outcomes within 0..{network.classes - 1}, found {outside} rows outside")
-    if isinstance(local.class_weights, tuple) and len(local.class_weights) != network.classes:
-        raise StudyError(f"expected {network.classes} class weights, found {len(local.class_weights)}")
-    if local.dropout:
-        raise StudyError("residual networks train without dropout; leave out model.dropout")
-    if push is not None and push.shape != (data.rows,):
-        raise StudyError(f"expected one push a row ({data.rows}), found shape {push.shape}")

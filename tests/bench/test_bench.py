@@ -1,4 +1,5 @@
-"""The benchmarks measure the work they say they measure; times are not asserted, machines differ."""
+"""The benchmarks measure the work they say they measure; times are not asserted, machines
+differ."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from suture import bench
-from suture.bench import flower, flower_app, table
+from suture.bench import fedcvr, flower_app
 from suture.errors import MissingExtra, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,19 +21,29 @@ STEPS_A_ROUND = 5 * (411 + 148 + 290 + 51 + 40)
 
 
 def test_the_work_is_the_papers(tmp_path: Path) -> None:
-    flower._write_work(flower.work(rounds=2), tmp_path)
+    fedcvr._write_work(fedcvr.work(rounds=2), tmp_path)
     work = json.loads((tmp_path / "work.json").read_text())
     rows = np.load(tmp_path / "work.npz")
     assert [rows[f"x{i}"].shape for i in range(5)] == [(size, 6) for size in SIZES]
     assert [len(rows[f"test_y{i}"]) for i in range(5)] == [2626, 946, 1850, 324, 254]
-    settings = ("sizes", "local_epochs", "batch", "rate", "clip", "noise_multiplier", "server_rate", "rounds")
+    settings = (
+        "sizes",
+        "local_epochs",
+        "batch",
+        "rate",
+        "clip",
+        "noise_multiplier",
+        "server_rate",
+        "rounds",
+    )
     assert [work[name] for name in settings] == [[6, 64, 32, 1], 5, 32, 0.01, 1.0, 1.0, 0.1, 2]
     assert (work["beta1"], work["beta2"], work["tau"]) == (0.9, 0.999, 1e-3)
 
 
 def test_sutures_rounds_leave_the_warm_up_out() -> None:
-    found = flower.suture_rounds(flower.work(rounds=2, patients=300))
-    # 131, 47, 93, 16 and 13 patients: 5 + 2 + 3 + 1 + 1 steps an epoch, five epochs, two measured rounds
+    found = fedcvr.suture_rounds(fedcvr.work(rounds=2, patients=300))
+    # 131, 47, 93, 16 and 13 patients: 5 + 2 + 3 + 1 + 1 steps an epoch, five epochs, two measured
+    # rounds
     assert found["steps"] == 12 * 5 * 2
     assert found["seconds"] > 0
     assert 0 <= found["auc"] <= 1
@@ -40,15 +51,20 @@ def test_sutures_rounds_leave_the_warm_up_out() -> None:
 
 @pytest.mark.slow
 def test_sutures_steps_at_the_true_sizes() -> None:
-    assert flower.suture_rounds(flower.work(rounds=1))["steps"] == STEPS_A_ROUND == 4_700
+    assert fedcvr.suture_rounds(fedcvr.work(rounds=1))["steps"] == STEPS_A_ROUND == 4_700
 
 
-@pytest.mark.filterwarnings("ignore")  # Opacus warns about its own hooks and about noise that is not cryptographic
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # Opacus warns about its own hooks and about noise that is not cryptographic
 def test_opacus_takes_the_same_steps(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="pip install 'suture[torch]'")
     pytest.importorskip("opacus", reason="pip install 'suture[torch]'")
-    flower._write_work(flower.work(rounds=1, patients=300), tmp_path)
-    start = {name: value.clone() for name, value in flower_app._network([6, 64, 32, 1]).state_dict().items()}
+    fedcvr._write_work(fedcvr.work(rounds=1, patients=300), tmp_path)
+    start = {
+        name: value.clone()
+        for name, value in flower_app._network([6, 64, 32, 1]).state_dict().items()
+    }
     warm, metrics = flower_app.fit(str(tmp_path), 0, 1, start)
     assert metrics["steps"] == 5  # ceil(131 / 32), one epoch
     trained, metrics = flower_app.fit(str(tmp_path), 2, 2, warm)
@@ -60,21 +76,23 @@ def test_opacus_takes_the_same_steps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_side_by_side_with_flower() -> None:
-    for name in flower.NEEDED:
+    for name in fedcvr.NEEDED:
         if find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: {flower.INSTALL}")
+            pytest.skip(f"{name} is not installed: {fedcvr.INSTALL}")
     said: list[str] = []
-    found = flower.measure(rounds=1, patients=300, say=said.append)
+    found = fedcvr.measure(rounds=1, patients=300, say=said.append)
     assert found["flower_steps"] == 60
     assert found["suture_steps"] == 2 * 60  # once before Flower, once after
-    assert found["fedcvr_vs_flower_opacus"] == pytest.approx(found["flower_us_per_step"] / found["suture_us_per_step"])
+    assert found["fedcvr_vs_flower_opacus"] == pytest.approx(
+        found["flower_us_per_step"] / found["suture_us_per_step"]
+    )
     assert len(said) == 3
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "NEEDED", ("numpy", "no_such_library"))
+    monkeypatch.setattr(fedcvr, "NEEDED", ("numpy", "no_such_library"))
     with pytest.raises(MissingExtra, match=r"needs no_such_library: pip install .suture\[bench\]"):
-        flower.measure()
+        fedcvr.measure()
     monkeypatch.setattr(bench, "_PARTS", {"flower": bench._PARTS["flower"]})
     said: list[str] = []
     found = bench.measure(say=said.append)
@@ -86,27 +104,36 @@ def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
 def test_a_flower_side_that_fails_shows_its_log(tmp_path: Path) -> None:
     (tmp_path / "work.json").write_text("{}")
     with pytest.raises(RunError, match=r"exit code 1; the end of its log:[\s\S]*Error"):
-        flower._run_app(tmp_path)
+        fedcvr._run_app(tmp_path)
 
 
 def test_nothing_is_reported_to_anyone(tmp_path: Path) -> None:
-    environment = flower._environment(tmp_path)
+    environment = fedcvr._environment(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
     assert environment["FLWR_HOME"].startswith(str(tmp_path))
 
 
 def test_the_table_is_six_methods_five_seeds_a_hundred_rounds() -> None:
-    study = table.table()
-    assert sorted(study.methods) == ["fedadagrad", "fedadam", "fedavg", "fedcluster", "fedprox", "fedyogi"]
+    study = fedcvr.table()
+    assert sorted(study.methods) == [
+        "fedadagrad",
+        "fedadam",
+        "fedavg",
+        "fedcluster",
+        "fedprox",
+        "fedyogi",
+    ]
     assert (study.evaluation.seeds, study.method.rounds, study.method.local_epochs) == (5, 100, 5)
     assert study.cohort is not None
     assert study.cohort.options().get("patients", 30_000) == 30_000
 
 
 def test_part_of_the_table_is_named_as_scaled() -> None:
-    tiny = table.table(quick=True).replace(cohort={"patients": 300}, method={"rounds": 2, "local_epochs": 1})
-    found = table.measure(study=tiny)
+    tiny = fedcvr.table(quick=True).replace(
+        cohort={"patients": 300}, method={"rounds": 2, "local_epochs": 1}
+    )
+    found = fedcvr.measure_table(study=tiny)
     assert found["fedcvr_table_seconds"] is None
     assert found["seconds_scaled_to_all_rounds_and_seeds"] == pytest.approx(250 * found["seconds"])
     assert len(found["auc"]) == 6

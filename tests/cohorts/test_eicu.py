@@ -1,4 +1,5 @@
-"""eICU: the cohort by its rules on a tiny database with the published columns, and the real demo where it is present."""
+"""eICU: the cohort by its rules on a tiny database with the published columns, and the real demo
+where it is present."""
 
 import gzip
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from suture.cohorts import load
-from suture.cohorts.eicu import SCHEMA
+from suture.cohorts.public import EICU as SCHEMA
 from suture.errors import DataError, StudyError
 from suture.site.cohort import load as load_site
 from suture.site.eicu import data_folder, stays
@@ -73,7 +74,11 @@ def test_the_cohort_by_its_rules(database):
     assert found["age"].tolist() == [70, 90, 40]
     assert found["died_in_hospital"].tolist() == [1, 0, 0]
     first = {name: column[0] for name, column in found.items()}
-    assert (first["heart_rate_mean"], first["heart_rate_min"], first["heart_rate_max"]) == (90, 80, 100)
+    assert (first["heart_rate_mean"], first["heart_rate_min"], first["heart_rate_max"]) == (
+        90,
+        80,
+        100,
+    )
     assert first["heart_rate_std"] == pytest.approx(10)
     assert first["lactate"] == pytest.approx(3.0)
     assert first["haemoglobin"] == 10
@@ -92,18 +97,18 @@ def test_it_loads_as_a_federation(database, monkeypatch):
     assert not cohort.generated
     for site in cohort.sites:
         load_site(site.table, SCHEMA, cohort.outcome, site=site.name, holdout=0.0, split_key="1")
-    with pytest.raises(DataError, match="no hospital has 9 patients"):
+    with pytest.raises(DataError, match="9 patients"):
         load("eicu", 1, least=9)
-    with pytest.raises(StudyError, match="least must be at least 1"):
+    with pytest.raises(StudyError, match=r"least.* 1"):
         load("eicu", 1, least=0)
 
 
 def test_absent_data_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SUTURE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"does not exist; download the eICU demo .* set SUTURE_DATA"):
+    with pytest.raises(DataError, match=r"download the eICU demo .* SUTURE_DATA"):
         load("eicu", 1)
     (tmp_path / "eicu_demo").mkdir()
-    with pytest.raises(DataError, match="has no table patient"):
+    with pytest.raises(DataError, match="patient"):
         load("eicu", 1)
 
 

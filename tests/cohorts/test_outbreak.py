@@ -1,4 +1,5 @@
-"""The outbreak federation against the paper's tables, its clean twin, and the readers of public data."""
+"""The outbreak federation against the paper's tables, its clean twin, and the readers of public
+data."""
 
 import numpy as np
 import pytest
@@ -26,14 +27,16 @@ def test_the_clean_twin_has_the_same_patients_but_for_the_faults():
     touched = {(fault.site, fault.column) for fault in FAULTS["diagnosis"]}
     for a, b in zip(ill.sites, clean.sites, strict=True):
         for column in a.table:
-            same = np.array_equal(a.table[column], b.table[column], equal_nan=a.table[column].dtype.kind == "f")
+            same = np.array_equal(
+                a.table[column], b.table[column], equal_nan=a.table[column].dtype.kind == "f"
+            )
             assert same != ((a.name, column) in touched)
 
 
 def test_options_are_checked():
-    with pytest.raises(StudyError, match="task must be"):
+    with pytest.raises(StudyError, match="task"):
         outbreak(1, task="cure")
-    with pytest.raises(StudyError, match="flip must name"):
+    with pytest.raises(StudyError, match="flip"):
         outbreak(1, flip="Boston")
     with pytest.raises(StudyError, match="cannot plant"):
         plant(outbreak(1), (Fault("Foya", "age", "melt"),), 1)
@@ -52,7 +55,12 @@ def test_heart_is_four_real_hospitals():
     assert [(site.name, len(site.table["age"])) for site in cohort.sites] == [
         ("Cleveland Clinic", 303), ("Budapest", 294), ("Switzerland", 123), ("VA Long Beach", 200),
     ]  # fmt: skip
-    assert [round(100 * float(site.table["high_risk"].mean())) for site in cohort.sites] == [46, 36, 93, 74]
+    assert [round(100 * float(site.table["high_risk"].mean())) for site in cohort.sites] == [
+        46,
+        36,
+        93,
+        74,
+    ]
     missing = {site.name: float(np.isnan(site.table["chol"]).mean()) for site in cohort.sites}
     assert missing["Switzerland"] == 1.0
     assert missing["VA Long Beach"] == 0.28

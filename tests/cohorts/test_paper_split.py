@@ -1,14 +1,14 @@
-"""The split of paper 003: 33 % and at least 100, within classes; and where it is refused."""
+"""The split of iFedAvg: 33 % and at least 100, within classes; and where it is refused."""
 
 import numpy as np
 import pytest
 
 from suture.cohorts import load
+from suture.cohorts.faults import FAMILIES, stranger
 from suture.cohorts.outbreak import DIAGNOSIS
-from suture.cohorts.strangers import FAMILIES, stranger
+from suture.engine.federation import survey
 from suture.errors import StudyError
 from suture.study import Study
-from suture.world import survey
 
 
 def test_sizes_and_shares_of_the_paper_split():
@@ -32,7 +32,7 @@ def test_the_split_is_refused_under_privacy(tmp_path):
 
 
 def test_an_unknown_split_and_two_splits_at_once_are_refused():
-    with pytest.raises(StudyError, match='split must be "hash" or "paper"'):
+    with pytest.raises(StudyError, match=r'split.*"hash".*"paper"'):
         load("outbreak", 1, split="thirds")
     with pytest.raises(StudyError, match="test_fraction = 0"):
         load("outbreak", 1, split="paper", test_fraction=0.3)
@@ -41,7 +41,9 @@ def test_an_unknown_split_and_two_splits_at_once_are_refused():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_strangers_are_standardised_laws(family):
     made = stranger(2, family, sites=8)
-    one = np.concatenate([site.table["number 1"][site.table["outcome"] == 0] for site in made.sites])
+    one = np.concatenate(
+        [site.table["number 1"][site.table["outcome"] == 0] for site in made.sites]
+    )
     assert np.nanmean(one) == pytest.approx(20, abs=1.0)
     assert np.nanstd(one) == pytest.approx(4, rel=0.5 if family == "heavy" else 0.2)
     assert np.isnan(one).mean() == pytest.approx(0.06, abs=0.03)

@@ -1,4 +1,5 @@
-"""What every accountant must do, whichever it is: the conformance suite of `suture.privacy.accountant`."""
+"""What every accountant must do, whichever it is: the conformance suite of
+`suture.privacy.accounting.accountant`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import StudyError, UnknownEvent
-from suture.privacy.accountant import ACCOUNTANTS, compose, epsilon
+from suture.privacy.accounting.accountant import ACCOUNTANTS, epsilon
+from suture.privacy.accounting.events import compose
 
 every_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS)
 rates, noises, counts = st.floats(0.001, 1.0), st.floats(0.4, 8.0), st.integers(1, 3000)
@@ -56,20 +58,34 @@ UNKNOWN = [
 
 @every_accountant
 def test_nothing_costs_nothing(accountant):
-    for event in (NoOpDpEvent(), ComposedDpEvent([]), SelfComposedDpEvent(GaussianDpEvent(1.0), 0), sampled(0.0, 1.0)):
+    for event in (
+        NoOpDpEvent(),
+        ComposedDpEvent([]),
+        SelfComposedDpEvent(GaussianDpEvent(1.0), 0),
+        sampled(0.0, 1.0),
+    ):
         assert epsilon(event, 1e-5, accountant) == 0.0
 
 
 @every_accountant
 def test_what_is_not_private_costs_infinity(accountant):
-    for event in (NonPrivateDpEvent(), GaussianDpEvent(0.0), sampled(0.01, 0.0), LaplaceDpEvent(0.0)):
+    for event in (
+        NonPrivateDpEvent(),
+        GaussianDpEvent(0.0),
+        sampled(0.01, 0.0),
+        LaplaceDpEvent(0.0),
+    ):
         assert epsilon(ComposedDpEvent([event, GaussianDpEvent(1.0)]), 1e-5, accountant) == math.inf
 
 
 @every_accountant
 @pytest.mark.parametrize("event", UNKNOWN, ids=repr)
 def test_an_unknown_event_is_refused_wherever_it_hides(accountant, event):
-    for hidden in (event, ComposedDpEvent([GaussianDpEvent(1.0), event]), SelfComposedDpEvent(event, 3)):
+    for hidden in (
+        event,
+        ComposedDpEvent([GaussianDpEvent(1.0), event]),
+        SelfComposedDpEvent(event, 3),
+    ):
         with pytest.raises(UnknownEvent):
             epsilon(hidden, 1e-5, accountant)
 
@@ -95,7 +111,9 @@ def test_delta_and_accountant_are_checked(accountant):
 @settings(max_examples=15, deadline=None)
 @given(rate=rates, noise=noises, count=counts)
 def test_more_steps_never_cost_less(accountant, rate, noise, count):
-    costs = [epsilon(sampled(rate, noise, count + more), 1e-5, accountant) for more in (0, 1, count)]
+    costs = [
+        epsilon(sampled(rate, noise, count + more), 1e-5, accountant) for more in (0, 1, count)
+    ]
     assert costs == sorted(costs)
 
 
@@ -103,7 +121,9 @@ def test_more_steps_never_cost_less(accountant, rate, noise, count):
 @settings(max_examples=15, deadline=None)
 @given(rate=rates, noise=noises, count=counts)
 def test_more_noise_costs_less(accountant, rate, noise, count):
-    quiet, loud = (epsilon(sampled(rate, sigma, count), 1e-5, accountant) for sigma in (noise, noise * 1.1))
+    quiet, loud = (
+        epsilon(sampled(rate, sigma, count), 1e-5, accountant) for sigma in (noise, noise * 1.1)
+    )
     assert loud <= quiet * (1 + 1e-9)
 
 
@@ -117,20 +137,30 @@ def test_a_smaller_sampling_rate_costs_less(accountant, rate, noise, count):
 
 @every_accountant
 def test_a_larger_delta_costs_less(accountant):
-    costs = [epsilon(sampled(0.02, 1.0, 1000), delta, accountant) for delta in (1e-8, 1e-6, 1e-5, 1e-3)]
+    costs = [
+        epsilon(sampled(0.02, 1.0, 1000), delta, accountant) for delta in (1e-8, 1e-6, 1e-5, 1e-3)
+    ]
     assert costs == sorted(costs, reverse=True)
     assert len(set(costs)) == 4
 
 
 @every_accountant
 @settings(max_examples=10, deadline=None)
-@given(st.permutations([sampled(0.1, 1.0, 7), GaussianDpEvent(9.0), LaplaceDpEvent(11.0), sampled(0.1, 1.0, 3)]))
+@given(
+    st.permutations(
+        [sampled(0.1, 1.0, 7), GaussianDpEvent(9.0), LaplaceDpEvent(11.0), sampled(0.1, 1.0, 3)]
+    )
+)
 def test_order_and_nesting_do_not_matter(accountant, events):
     flat = epsilon(ComposedDpEvent(list(events)), 1e-5, accountant)
-    nested = epsilon(ComposedDpEvent([ComposedDpEvent(list(events[:2])), *events[2:]]), 1e-5, accountant)
+    nested = epsilon(
+        ComposedDpEvent([ComposedDpEvent(list(events[:2])), *events[2:]]), 1e-5, accountant
+    )
     merged = epsilon(compose([(event, 1) for event in events]), 1e-5, accountant)
     by_hand = epsilon(
-        ComposedDpEvent([sampled(0.1, 1.0, 10), GaussianDpEvent(9.0), LaplaceDpEvent(11.0)]), 1e-5, accountant
+        ComposedDpEvent([sampled(0.1, 1.0, 10), GaussianDpEvent(9.0), LaplaceDpEvent(11.0)]),
+        1e-5,
+        accountant,
     )
     assert flat == nested == merged == by_hand
 
@@ -148,7 +178,8 @@ def test_gaussians_against_the_exact_formula(noise, count):
     exact = dp_accounting.get_epsilon_gaussian(noise / math.sqrt(count), 1e-5)
     event = SelfComposedDpEvent(GaussianDpEvent(noise), count)
     assert epsilon(event, 1e-5, "pld") == pytest.approx(exact, rel=1e-9)
-    # The grid itself, which sampled and mixed events go through: a Laplace release of no consequence takes it there.
+    # The grid itself, which sampled and mixed events go through: a Laplace release of no
+    # consequence takes it there.
     on_grid = epsilon(ComposedDpEvent([event, LaplaceDpEvent(1e7)]), 1e-5, "pld")
     assert exact <= on_grid <= exact * 1.005
     assert exact <= epsilon(event, 1e-5, "rdp") <= exact * 1.2
@@ -160,7 +191,14 @@ def test_gaussians_against_the_exact_formula(noise, count):
 
 @pytest.mark.parametrize(
     ("rate", "noise", "count"),
-    [(0.01, 1.0, 1000), (0.0252, 1.0, 2000), (0.3, 3.0, 50), (0.001, 0.7, 10_000), (0.9, 8.0, 100), (0.05, 0.5, 20)],
+    [
+        (0.01, 1.0, 1000),
+        (0.0252, 1.0, 2000),
+        (0.3, 3.0, 50),
+        (0.001, 0.7, 10_000),
+        (0.9, 8.0, 100),
+        (0.05, 0.5, 20),
+    ],
 )
 def test_sampled_gaussians_against_the_library(rate, noise, count):
     event = sampled(rate, noise, count)
@@ -170,11 +208,15 @@ def test_sampled_gaussians_against_the_library(rate, noise, count):
     assert epsilon(event, 1e-5, "pld") == pytest.approx(reference, rel=2e-3)
 
 
-@pytest.mark.parametrize(("rate", "noise", "count"), [(0.01, 1.0, 1000), (0.0252, 1.0, 20_000), (0.001, 0.8, 10_000)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "count"), [(0.01, 1.0, 1000), (0.0252, 1.0, 20_000), (0.001, 0.8, 10_000)]
+)
 def test_renyi_against_the_library(rate, noise, count):
     library = RdpAccountant(orders=[*np.arange(1.5, 12, 0.1), *range(12, 64)])
     library.compose(sampled(rate, noise, count))
-    assert epsilon(sampled(rate, noise, count), 1e-5, "rdp") == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
+    assert epsilon(sampled(rate, noise, count), 1e-5, "rdp") == pytest.approx(
+        library.get_epsilon(1e-5), rel=2e-3
+    )
 
 
 def test_laplace_against_the_library():
@@ -186,13 +228,21 @@ def test_laplace_against_the_library():
     renyi.compose(event)
     assert epsilon(event, 1e-5, "rdp") == pytest.approx(renyi.get_epsilon(1e-5), rel=2e-3)
     # One release: epsilon(delta) = 1/b + 2 ln(1 - delta), by hand.
-    assert epsilon(LaplaceDpEvent(3.0), 0.01, "basic") == pytest.approx(1 / 3 + 2 * math.log(0.99), rel=1e-12)
-    assert epsilon(LaplaceDpEvent(3.0), 0.01, "pld") == pytest.approx(1 / 3 + 2 * math.log(0.99), rel=5e-3)
+    assert epsilon(LaplaceDpEvent(3.0), 0.01, "basic") == pytest.approx(
+        1 / 3 + 2 * math.log(0.99), rel=1e-12
+    )
+    assert epsilon(LaplaceDpEvent(3.0), 0.01, "pld") == pytest.approx(
+        1 / 3 + 2 * math.log(0.99), rel=5e-3
+    )
 
 
 def test_a_mixture_against_the_library():
     event = ComposedDpEvent(
-        [sampled(0.02, 1.1, 500), SelfComposedDpEvent(GaussianDpEvent(12.0), 5), LaplaceDpEvent(4.0)]
+        [
+            sampled(0.02, 1.1, 500),
+            SelfComposedDpEvent(GaussianDpEvent(12.0), 5),
+            LaplaceDpEvent(4.0),
+        ]
     )
     library = PLDAccountant(value_discretization_interval=2e-4)
     library.compose(event)
@@ -200,7 +250,8 @@ def test_a_mixture_against_the_library():
 
 
 def test_basic_composition_by_hand():
-    """T steps of (eps0, delta/T): eps0 by the Gaussian's exact formula, amplified by Poisson sampling."""
+    """T steps of (eps0, delta/T): eps0 by the Gaussian's exact formula, amplified by Poisson
+    sampling."""
     rate, noise, count = 0.1, 2.0, 50
     inner = dp_accounting.get_epsilon_gaussian(noise, 1e-5 / count / rate)
     by_hand = count * math.log(1 + rate * (math.exp(inner) - 1))
@@ -213,7 +264,8 @@ def test_basic_composition_by_hand():
 @settings(max_examples=30, deadline=None)
 @given(rate=st.floats(0.001, 0.5), noise=st.floats(0.6, 5.0), count=st.integers(200, 5000))
 def test_tight_loose_looser(rate, noise, count):
-    """PLD is never above RDP (within its 0.5 %), and for hundreds of steps RDP is far below basic composition."""
+    """PLD is never above RDP (within its 0.5 %), and for hundreds of steps RDP is far below basic
+    composition."""
     pld, rdp, basic = (epsilon(sampled(rate, noise, count), 1e-5, name) for name in ACCOUNTANTS)
     assert pld <= rdp * 1.005
     assert rdp <= basic or basic == 0.0

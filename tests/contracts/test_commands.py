@@ -1,4 +1,5 @@
-"""Every command, as it is offered: an example, one JSON object on request, and help that reads as it was written."""
+"""Every command, as it is offered: an example, one JSON object on request, and help that reads as
+it was written."""
 
 from collections.abc import Iterator
 
@@ -7,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from suture.cli import app
+from suture.cli.main import app
 
 
 def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

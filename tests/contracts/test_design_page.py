@@ -1,4 +1,5 @@
-"""docs/design.md is the map: its tables are the ones the import test holds, and its listing is the folder."""
+"""docs/design.md is the map: its tables are the ones the import test holds, and its listing is the
+folder."""
 
 import re
 from pathlib import Path

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 import suture
-from suture.cli import app
-from suture.settings import EvaluationSpec, FederationSpec, MethodSpec, ModelSpec, PrivacySpec, Site
+from suture.cli.main import app
+from suture.study import (
+    EvaluationSpec,
+    FederationSpec,
+    MethodSpec,
+    ModelSpec,
+    PrivacySpec,
+    ProtectionSpec,
+    Site,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,6 +37,12 @@ def test_every_public_name_is_in_the_api_page():
         assert f"`suture.{name}" in text, name
 
 
+def test_every_public_name_is_in_the_api_reference():
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    for name in suture.__all__:
+        assert f"\n::: suture.{name}\n" in text, name
+
+
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
 
@@ -43,11 +57,15 @@ def test_every_command_is_documented_with_an_example_and_json(name):
 
 
 GROUPED = [
-    (g.typer_instance, command) for g in app.registered_groups for command in g.typer_instance.registered_commands
+    (g.typer_instance, command)
+    for g in app.registered_groups
+    for command in g.typer_instance.registered_commands
 ]
 
 
-@pytest.mark.parametrize(("group", "command"), GROUPED, ids=lambda x: getattr(getattr(x, "info", x), "name", None))
+@pytest.mark.parametrize(
+    ("group", "command"), GROUPED, ids=lambda x: getattr(getattr(x, "info", x), "name", None)
+)
 def test_every_command_of_a_group_is_documented_with_an_example_and_json(group, command):
     text = (DOCS / "commands.md").read_text(encoding="utf-8")
     name = f"{group.info.name} {command.name or command.callback.__name__}"
@@ -67,6 +85,7 @@ def test_every_command_of_a_group_is_documented_with_an_example_and_json(group, 
         ("privacy", PrivacySpec),
         ("evaluation", EvaluationSpec),
         ("federation", FederationSpec),
+        ("protection", ProtectionSpec),
     ],
 )
 def test_every_setting_is_documented(table, spec):

@@ -1,4 +1,5 @@
-"""Binary and multi-class metrics against scikit-learn, hand-computed cases, and the stated speed."""
+"""Binary and multi-class metrics against scikit-learn, hand-computed cases, and the stated
+speed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from sklearn import metrics as sk
 
 from suture.evaluation.metrics import LIGHT, NAMES, binary, light, multiclass, roc_curve
 
-# Few distinct values give many ties; the extremes meet the clipping of the loss and the closed last bin.
+# Few distinct values give many ties; the extremes meet the clipping of the loss and the closed last
+# bin.
 tied = st.sampled_from([0.0, 1e-20, 1e-10, 0.05, 0.1, 0.25, 0.3, 0.5, 0.7, 0.9, 1.0 - 1e-12, 1.0])
 free = st.floats(0.0, 1.0, allow_subnormal=True)
 rows = st.lists(st.tuples(st.booleans(), st.one_of(tied, free)), min_size=1, max_size=60)
@@ -81,7 +83,7 @@ def test_label_and_prediction_types_do_not_matter(kind: type) -> None:
 
 def test_hand_computed() -> None:
     # Two of three positives found at 0.5, one of two negatives wrongly flagged.
-    found = binary([1, 1, 1, 0, 0], [0.9, 0.6, 0.2, 0.8, 0.1], patients=4, rows=5, positives=3)
+    found = binary([1, 1, 1, 0, 0], [0.9, 0.6, 0.2, 0.8, 0.1])
     assert found["accuracy"] == 3 / 5
     assert found["precision"] == 2 / 3
     assert found["recall"] == 2 / 3
@@ -92,7 +94,6 @@ def test_hand_computed() -> None:
     assert found["recall_at_90_specificity"] == 1 / 3
     assert found["brier"] == pytest.approx((0.01 + 0.16 + 0.64 + 0.64 + 0.01) / 5)
     assert found["ece"] == pytest.approx((0.1 + 0.4 + 0.8 + 0.8 + 0.1) / 5)
-    assert (found["patients"], found["rows"], found["positives"]) == (4, 5, 3)
 
 
 def test_undefined_is_none_and_json() -> None:
@@ -101,7 +102,12 @@ def test_undefined_is_none_and_json() -> None:
         "recall", "f1", "auc", "auprc", "recall_at_90_specificity"
     }  # fmt: skip
     positives = binary([1, 1], [0.1, 0.7])
-    assert {k for k, v in positives.items() if v is None} == {"specificity", "auc", "auprc", "recall_at_90_specificity"}
+    assert {k for k, v in positives.items() if v is None} == {
+        "specificity",
+        "auc",
+        "auprc",
+        "recall_at_90_specificity",
+    }
     silent = binary([0, 1], [0.1, 0.2])
     assert silent["precision"] == 0.0
     assert silent["f1"] == 0.0
@@ -118,7 +124,7 @@ def test_refuses_what_is_not_a_probability_or_a_label() -> None:
         binary([1, 2], [0.1, 0.2])
     with pytest.raises(ValueError, match="labels 0 and 1"):
         binary([0.5, 1.0], [0.1, 0.2])
-    with pytest.raises(ValueError, match="one prediction a label"):
+    with pytest.raises(ValueError, match="one prediction per label"):
         binary([0, 1, 1], [0.1, 0.2])
 
 
@@ -150,7 +156,9 @@ def test_multiclass_equals_scikit_learn(seed: int, classes: int, decimals: int) 
     assert found["accuracy"] == pytest.approx(sk.accuracy_score(y, top), abs=1e-12)
     assert found["f1_weighted"] == pytest.approx(sk.f1_score(y, top, average="weighted"), abs=1e-12)
     assert found["f1_macro"] == pytest.approx(sk.f1_score(y, top, average="macro"), abs=1e-12)
-    assert found["auc_ovo"] == pytest.approx(sk.roc_auc_score(y, table, multi_class="ovo"), abs=1e-10)
+    assert found["auc_ovo"] == pytest.approx(
+        sk.roc_auc_score(y, table, multi_class="ovo"), abs=1e-10
+    )
     assert found["loss"] == pytest.approx(sk.log_loss(y, table), abs=1e-10)
 
 
@@ -174,7 +182,8 @@ def test_fast_enough_for_every_round_and_safe_in_threads() -> None:
         start = time.perf_counter()
         binary(y, p)
         times.append(time.perf_counter() - start)
-    # 0.2 ms on a quiet core; the promise is 0.7 ms. The fastest of 50 is taken, so a busy machine raises no alarm.
+    # 0.2 ms on a quiet core; the promise is 0.7 ms. The fastest of 50 is taken, so a busy machine
+    # raises no alarm.
     assert min(times) < 0.7e-3
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(lambda _: binary(y, p), range(64)))

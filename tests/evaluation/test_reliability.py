@@ -51,7 +51,7 @@ def test_no_rows_and_wrong_input() -> None:
         (lambda: ece([0], [np.nan]), "between 0 and 1"),
         (lambda: ece([0], [0.5], bins=0), "at least one bin"),
         (lambda: ece([0], [0.5], kind="sturges"), "'width' or 'mass'"),
-        (lambda: ece([0, 1], [0.5]), "one prediction a label"),
+        (lambda: ece([0, 1], [0.5]), "one prediction per label"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suture import conduct
+from suture.engine import conduct
 from suture.errors import StudyError
-from suture.evaluation.calibration import cross_fitted, ece, platt, rescale
-from suture.evaluation.resampling import grouped_folds
+from suture.evaluation.calibration import cross_fitted, ece, platt_fit, rescale
+from suture.evaluation.significance import grouped_folds
 from suture.study import Study
 
 
-@given(st.lists(st.integers(1, 5000), min_size=5, max_size=60), st.integers(2, 5), st.integers(0, 99))
+@given(
+    st.lists(st.integers(1, 5000), min_size=5, max_size=60), st.integers(2, 5), st.integers(0, 99)
+)
 def test_every_hospital_is_held_out_once_and_folds_are_balanced(sizes, folds, seed):
     named = {f"h{i}": size for i, size in enumerate(sizes)}
     parts = grouped_folds(named, folds, seed)
@@ -54,7 +56,8 @@ def test_a_run_with_folds_measures_each_hospital_when_it_did_not_train(tmp_path)
 
 def test_folds_work_for_pooled_and_alone():
     result = conduct.run(
-        study(method={"name": "pooled", "rounds": 2, "local_epochs": 1}, model={"hidden": []}), threads=1
+        study(method={"name": "pooled", "rounds": 2, "local_epochs": 1}, model={"hidden": []}),
+        threads=1,
     )
     assert len(result.data["methods"]["pooled"]["per_seed"]) == 3
 
@@ -71,7 +74,7 @@ def test_platt_finds_the_scale_of_a_distorted_model():
     logit = rng.normal(-2, 1.5, 40_000)
     y = (rng.random(40_000) < 1 / (1 + np.exp(-logit))).astype(int)
     distorted = 1 / (1 + np.exp(-(0.5 * logit + 1)))
-    slope, intercept = platt(y, distorted)
+    (slope, intercept), _ = platt_fit(y, distorted)
     assert slope == pytest.approx(2.0, abs=0.05)
     assert intercept == pytest.approx(-2.0, abs=0.05)
     assert ece(y, rescale(distorted, slope, intercept)) < 0.01 < ece(y, distorted)
@@ -79,7 +82,7 @@ def test_platt_finds_the_scale_of_a_distorted_model():
 
 
 def test_a_tiny_site_leaves_the_model_nearly_as_it_is():
-    slope, intercept = platt([1], [0.2])
+    (slope, intercept), _ = platt_fit([1], [0.2])
     assert slope == pytest.approx(1.0, abs=0.25)
     assert intercept == pytest.approx(0.0, abs=0.25)
     assert cross_fitted([1], [0.2]).tolist() == [0.2]

@@ -29,15 +29,20 @@ def test_tests_equal_scipy(seed: int, n: int, m: int) -> None:
     rng = np.random.default_rng(seed)
     a, b = rng.normal(0.9, 0.02, n), rng.normal(0.89, 0.03, m)
     welch, expected = welch_t(a, b), stats.ttest_ind(a, b, equal_var=False)
-    assert (welch["t"], welch["p"], welch["df"]) == pytest.approx((expected.statistic, expected.pvalue, expected.df))
+    assert (welch["t"], welch["p"], welch["df"]) == pytest.approx(
+        (expected.statistic, expected.pvalue, expected.df)
+    )
     assert welch["difference"] == a.mean() - b.mean()
     k = min(n, m)
     paired, expected = paired_t(a[:k], b[:k]), stats.ttest_rel(a[:k], b[:k])
-    assert (paired["t"], paired["p"], paired["df"]) == pytest.approx((expected.statistic, expected.pvalue, k - 1))
+    assert (paired["t"], paired["p"], paired["df"]) == pytest.approx(
+        (expected.statistic, expected.pvalue, k - 1)
+    )
 
 
 def test_by_hand() -> None:
-    # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 2 sqrt(3); p of t with 2 df in closed form.
+    # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 2 sqrt(3); p of t with 2 df in
+    # closed form.
     found = paired_t([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     t = 2 * np.sqrt(3)
     assert found["t"] == pytest.approx(t)
@@ -80,6 +85,8 @@ def test_one_value_has_no_interval() -> None:
 
 
 def test_over_seeds_skips_undefined() -> None:
-    means, intervals = over_seeds([{"auc": 0.8, "f1": None}, {"auc": 0.9, "f1": None}, {"auc": None, "f1": None}])
+    means, intervals = over_seeds(
+        [{"auc": 0.8, "f1": None}, {"auc": 0.9, "f1": None}, {"auc": None, "f1": None}]
+    )
     assert means == {"auc": pytest.approx(0.85), "f1": None}
     assert intervals == {"auc": pytest.approx(list(interval([0.8, 0.9])[1:]))}

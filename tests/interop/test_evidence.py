@@ -1,4 +1,5 @@
-"""Tests on profiles: what is planted is found, what is clean is left alone, and the paper's marks are the paper's."""
+"""Tests on profiles: what is planted is found, what is clean is left alone, and the paper's marks
+are the paper's."""
 
 import numpy as np
 import pytest
@@ -8,16 +9,21 @@ from suture.cohorts.faults import Fault, plant
 from suture.cohorts.outbreak import FAULTS, outbreak
 from suture.cohorts.public import heart
 from suture.errors import DataError
-from suture.interop.evidence import flags
+from suture.interop.evidence import circles, crosses, flags, largest_deviation
 from suture.interop.findings import findings, unit_guess
-from suture.interop.marks import circles, crosses, largest_deviation
 from suture.site.cohort import load
 
 
 def profiles(cohort, kind="exact"):
     return {
         site.name: load(
-            site.table, cohort.schema, cohort.outcome, site=site.name, holdout=0.0, split_key="k", profile=kind
+            site.table,
+            cohort.schema,
+            cohort.outcome,
+            site=site.name,
+            holdout=0.0,
+            split_key="k",
+            profile=kind,
         ).profile
         for site in cohort.sites
     }
@@ -44,8 +50,14 @@ def test_faults_are_named_for_what_they_are():
         ("Kalihun", "malaria"): ("never recorded", "lower"),
         ("Kalihun", "referral_time"): ("shifted", "higher"),
     }
-    kinds = {(item.site, item.feature): (item.kind, item.direction) for item in report(outbreak(1, task="prognosis"))}
-    assert kinds == {("Freetown", "ct"): ("other spread", "narrower"), ("Port-Loko", "ct"): ("unit or scale", "lower")}
+    kinds = {
+        (item.site, item.feature): (item.kind, item.direction)
+        for item in report(outbreak(1, task="prognosis"))
+    }
+    assert kinds == {
+        ("Freetown", "ct"): ("other spread", "narrower"),
+        ("Port-Loko", "ct"): ("unit or scale", "lower"),
+    }
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,7 +66,9 @@ def test_a_turned_outcome_is_found_in_every_seed(seed):
     assert [(item.site, item.kind) for item in found] == [("Kalihun", "outcome turned round")]
 
 
-@pytest.mark.parametrize(("factor", "direction", "word"), [(1 / 38.67, "lower", "mmol/L"), (38.67, "higher", "mg/dL")])
+@pytest.mark.parametrize(
+    ("factor", "direction", "word"), [(1 / 38.67, "lower", "mmol/L"), (38.67, "higher", "mg/dL")]
+)
 def test_a_change_of_unit_is_found_with_its_direction_and_its_name(factor, direction, word):
     cohort = cardio(3, split="iid", sites=5, patients=2000)
     ill = plant(cohort, (Fault("hospital-2", "cholesterol", "unit", factor),), 1)
@@ -71,10 +85,16 @@ def test_a_change_of_unit_is_found_with_its_direction_and_its_name(factor, direc
 def test_clipped_profiles_still_find_a_unit_and_its_direction():
     """What a private profile is made of: values outside the bounds count as the bound."""
     cohort = plant(
-        cardio(3, split="iid", sites=5, patients=2000), (Fault("hospital-2", "cholesterol", "unit", 1 / 38.67),), 1
+        cardio(3, split="iid", sites=5, patients=2000),
+        (Fault("hospital-2", "cholesterol", "unit", 1 / 38.67),),
+        1,
     )
     taken = profiles(cohort, "clipped")
-    (only,) = [item for item in findings(flags(taken, cohort.schema), cohort.schema) if item.feature == "cholesterol"]
+    (only,) = [
+        item
+        for item in findings(flags(taken, cohort.schema), cohort.schema)
+        if item.feature == "cholesterol"
+    ]
     assert (only.site, only.direction) == ("hospital-2", "lower")
 
 

@@ -1,4 +1,5 @@
-"""The heat maps in a real browser that is cut off from the network: drawn, marked, sortable, and telling at every cell."""
+"""The heat maps in a real browser that is cut off from the network: drawn, marked, sortable, and
+telling at every cell."""
 
 import html
 import json
@@ -9,12 +10,14 @@ import subprocess
 import numpy as np
 import pytest
 
-from suture.interop.marks import circles, crosses
-from suture.report import interop
+from suture.interop import report as interop
+from suture.interop.evidence import circles, crosses
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# Points at one cell after another as a mouse would, notes what the box says and how the marks look, and writes it down
-# where --dump-dom shows it.
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+# Points at one cell after another as a mouse would, notes what the box says and how the marks look,
+# and writes it down where --dump-dom shows it.
 LOOK = """
 (function () {
   const box = document.querySelector("[data-heat]"), cells = box.querySelector("canvas.cells"), found = {};
@@ -76,10 +79,14 @@ def report(sites, columns, row, column):
 @pytest.mark.parametrize(("sites", "columns"), [(30, 261), (4, 20)])
 def test_marks_are_seen_and_every_cell_tells(sites, columns, tmp_path, monkeypatch):
     row, column = sites - 2, 3
-    look = LOOK.replace("PLANTED_C", str(column)).replace("PLANTED_R", str(row)).replace("PLANTED", f"{row}, {column}")
+    look = (
+        LOOK.replace("PLANTED_C", str(column))
+        .replace("PLANTED_R", str(row))
+        .replace("PLANTED", f"{row}, {column}")
+    )
     monkeypatch.setattr(interop, "SCRIPT", interop.SCRIPT + look)
     made = report(sites, columns, row, column)
-    interop.write(made, tmp_path / "interop.html")
+    (tmp_path / "interop.html").write_text(interop.render(made))
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                "--disable-background-networking", "--disable-component-update", "--disable-sync",
                "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}",
@@ -91,7 +98,9 @@ def test_marks_are_seen_and_every_cell_tells(sites, columns, tmp_path, monkeypat
     found = json.loads(html.unescape(noted[1]))
     value = made["layers"]["b_in"]["values"]
     assert found["all"].startswith(f"{columns} of {columns} columns")
-    assert found["planted"]["text"].startswith(f"site {row:02d}\ncolumn {column}: words <i>{column}</i>\nb: 1.500\n")
+    assert found["planted"]["text"].startswith(
+        f"site {row:02d}\ncolumn {column}: words <i>{column}</i>\nb: 1.500\n"
+    )
     assert found["last"]["text"].startswith(
         f"site {sites - 1:02d}\ncolumn 1: words <i>1</i>\nb: {value[sites - 1][1]:.3f}\n"
     )
@@ -100,7 +109,9 @@ def test_marks_are_seen_and_every_cell_tells(sites, columns, tmp_path, monkeypat
     assert found["gone"]
     assert found["cross"] > 10 > found["nocross"], "the x above a column that varies unusually"
     assert "x: the whole column" in found["planted"]["text"]
-    assert found["sorted"].splitlines()[1].startswith(f"column {column}:"), "the most spread column comes first"
+    assert found["sorted"].splitlines()[1].startswith(f"column {column}:"), (
+        "the most spread column comes first"
+    )
     if sites == 30:
         assert found["ring"] > 40 > found["plain"], "the O around a client's cell"
         assert "O: over 2 SD" in found["planted"]["text"]

@@ -1,4 +1,5 @@
-"""FedAdam is equations (4) to (9) of paper 001; FedYogi and FedAdagrad are Algorithm 2 of Reddi et al."""
+"""FedAdam is equations (4) to (9) of FedCVR; FedYogi and FedAdagrad are Algorithm 2 of Reddi et
+al."""
 
 import numpy as np
 import pytest
@@ -59,7 +60,9 @@ def test_fedadam_equals_torch_adam():
 def test_fedadagrad_has_no_momentum():
     method = FedOpt(NETWORK, Local(), "fedadagrad")
     state = method.server_step(state_of(method, [0.0, 0.0]), answers([3.0, 0.0], [3.0, 0.0]))
-    np.testing.assert_allclose(state["params"], [-0.1 * 3 / (np.sqrt(9 + 1e-6) + 1e-3), 0.0], rtol=1e-12)
+    np.testing.assert_allclose(
+        state["params"], [-0.1 * 3 / (np.sqrt(9 + 1e-6) + 1e-3), 0.0], rtol=1e-12
+    )
     state = method.server_step(state, answers([0.0, 0.0], [0.0, 0.0]))
     assert state["params"][0] == pytest.approx(-0.1 * 3 / (np.sqrt(9 + 1e-6) + 1e-3), rel=1e-12)
 
@@ -69,7 +72,9 @@ def test_fedyogi_second_moment_is_additive():
     state = method.server_step(state_of(method, [0.0, 0.0]), answers([2.0, 0.0], [2.0, 0.0]))
     # v0 = 1e-6 < 4, so v grows by 0.001 * 4; where g = 0 it stays
     np.testing.assert_allclose(state["v"], [1e-6 + 0.004, 1e-6], rtol=1e-12)
-    np.testing.assert_allclose(state["params"][0], -0.1 * 0.2 / (np.sqrt(0.004001) + 1e-3), rtol=1e-12)
+    np.testing.assert_allclose(
+        state["params"][0], -0.1 * 0.2 / (np.sqrt(0.004001) + 1e-3), rtol=1e-12
+    )
 
 
 def test_weighting_by_size():

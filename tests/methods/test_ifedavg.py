@@ -9,10 +9,13 @@ from suture.methods.ditto import Ditto
 from suture.methods.finetune import FineTune
 from suture.methods.ifedavg import IFedAvg
 from suture.models.dense import Dense
-from suture.privacy.mechanisms import seeded_key
+from suture.privacy.canonical import canonical
+from suture.privacy.door import Session, rehearse
+from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
+from suture.training.fused import Layers, train_affine
 from suture.training.local import Local
-from suture.training.personal import Layers, train_affine
+from suture.training.mechanism import DpSgd
 
 SITES = ["a", "b"]
 
@@ -31,7 +34,10 @@ def trained(method, data, rounds, secret=1):
         answers = []
         for site, patients in data.items():
             key = seeded_key(secret, site, round_)
-            payload, own[site] = method.site_step(patients, own[site], method.broadcast(state, site), None, key)
+            message = method.broadcast(state, site)
+            payload, own[site] = rehearse(
+                method, patients, own[site], message, None, key, round_ + 1, site
+            )
             answers.append(Answer(site, patients.patients, payload))
         state = method.server_step(state, answers)
     return state, own
@@ -46,20 +52,35 @@ def test_only_the_network_leaves_and_it_is_averaged_uniformly():
     assert method.needs == "sum"
     ends, answers = [], []
     for site in SITES:
-        payload, own = method.site_step(data[site], {}, method.broadcast(state, site), None, seeded_key(1, site))
+        payload, own = rehearse(
+            method, data[site], {}, method.broadcast(state, site), None, seeded_key(1, site)
+        )
         assert set(payload) == {"delta"}
+        begin, kept = state["shared"], Layers().identity(4, 2)
+        job = DpSgd(
+            method.network,
+            Local(rate=0.1),
+            data[site].size,
+            begin,
+            "affine",
+            {"layers": Layers(), "own": kept},
+        )
+        key = derive(seeded_key(1, site), "training", canonical(job))  # as the door gives it
         params, layers = train_affine(
-            method.network, state["shared"], Layers(), Layers().identity(4, 2), data[site], Local(rate=0.1),
-            seeded_key(1, site),
-        )  # fmt: skip
+            method.network, begin, Layers(), kept, data[site], Local(rate=0.1), key
+        )
         np.testing.assert_array_equal(own["layers"], layers)
         ends.append(params.astype(np.float64))
         answers.append(Answer(site, data[site].patients, payload))
-    np.testing.assert_allclose(method.server_step(state, answers)["shared"], sum(ends) / 2, atol=1e-6)
+    np.testing.assert_allclose(
+        method.server_step(state, answers)["shared"], sum(ends) / 2, atol=1e-6
+    )
 
 
 def test_shown_layers_are_the_sites_own():
-    method = IFedAvg(Dense((4, 3, 1), "tanh"), Local(rate=0.1), Layers("vector", "scalar"), share=True)
+    method = IFedAvg(
+        Dense((4, 3, 1), "tanh"), Local(rate=0.1), Layers("vector", "scalar"), share=True
+    )
     state, own = trained(method, {"a": rows(0), "b": rows(1)}, 3)
     assert method.needs == "each"
     for i, site in enumerate(SITES):
@@ -69,7 +90,10 @@ def test_shown_layers_are_the_sites_own():
 @pytest.mark.parametrize("seed", range(5))
 def test_a_flipped_label_turns_the_scale_of_f_out_negative(seed):
     method = IFedAvg(
-        Dense((4, 8, 1), "tanh"), Local(rate=0.1, momentum=0.5, batch=16), Layers("vector", "scalar"), True
+        Dense((4, 8, 1), "tanh"),
+        Local(rate=0.1, momentum=0.5, batch=16),
+        Layers("vector", "scalar"),
+        True,
     )
     data = {str(i): rows(10 * seed + i, 200, flip=i == 2) for i in range(5)}
     state, own = trained(method, data, 40, secret=seed)
@@ -87,7 +111,11 @@ def test_a_new_hospital_fits_its_layers_alone():
     before = np.mean((method.predict(state, {}, shifted.x, "late") > 0.5) == shifted.y)
     kept = state["shared"].copy()
     for round_ in range(60):
-        own = method.join_step(state["shared"], shifted, own, None, seeded_key(3, round_))
+        charged = method.round_event(1, "late", shifted.size, None)
+        session = Session(
+            shifted, charged, seeded_key(3, round_), round_=1, site="late", noise=None
+        )
+        own = method.join_step(session, state["shared"], own)
     after = np.mean((method.predict(state, own, shifted.x, "late") > 0.5) == shifted.y)
     np.testing.assert_array_equal(state["shared"], kept)
     assert before < 0.75
@@ -100,7 +128,9 @@ def test_apfl_follows_its_equations():
     method = Apfl(Dense((4, 1)), Local(rate=0.5, batch=10), alpha=0.25)
     state = method.init(SITES, np.random.default_rng(1))
     own = {"params": np.full(5, 0.1, np.float32), "alpha": np.array(0.25, np.float32)}
-    payload, new = method.site_step(data, own, {"params": np.zeros(5, np.float32)}, None, seeded_key(1))
+    payload, new = rehearse(
+        method, data, own, {"params": np.zeros(5, np.float32)}, None, seeded_key(1)
+    )
 
     def gradient(params):
         z = data.x @ params[:4] + params[4]
@@ -108,9 +138,13 @@ def test_apfl_follows_its_equations():
         return np.append(data.x.T @ error, error.sum()) / 10
 
     np.testing.assert_allclose(payload["delta"], 0.5 * gradient(np.zeros(5)), atol=1e-6)
-    np.testing.assert_allclose(new["params"], 0.1 - 0.5 * 0.25 * gradient(np.full(5, 0.025)), atol=1e-6)
+    np.testing.assert_allclose(
+        new["params"], 0.1 - 0.5 * 0.25 * gradient(np.full(5, 0.025)), atol=1e-6
+    )
     adaptive = Apfl(Dense((4, 1)), Local(rate=0.5, batch=10), alpha=0.25, adaptive=True)
-    _, moved = adaptive.site_step(data, own, {"params": np.zeros(5, np.float32)}, None, seeded_key(1))
+    _, moved = rehearse(
+        adaptive, data, own, {"params": np.zeros(5, np.float32)}, None, seeded_key(1)
+    )
     step = 0.5 * float(np.full(5, 0.1) @ gradient(np.full(5, 0.025)))
     assert float(moved["alpha"]) == pytest.approx(0.25 - step, abs=1e-6)
     assert set(state) == {"params"}
@@ -118,10 +152,12 @@ def test_apfl_follows_its_equations():
 
 def test_ditto_pulls_the_personal_model_to_the_global_one():
     data = rows(0, 10)
-    loose, tight = (Ditto(Dense((4, 1)), Local(rate=0.2, batch=10, epochs=50), pull=p) for p in (0.0, 4.0))
+    loose, tight = (
+        Ditto(Dense((4, 1)), Local(rate=0.2, batch=10, epochs=50), pull=p) for p in (0.0, 4.0)
+    )
     message = {"params": np.ones(5, np.float32)}
-    _, far = loose.site_step(data, {}, message, None, seeded_key(1))
-    _, near = tight.site_step(data, {}, message, None, seeded_key(1))
+    _, far = rehearse(loose, data, {}, message, None, seeded_key(1))
+    _, near = rehearse(tight, data, {}, message, None, seeded_key(1))
     assert np.linalg.norm(near["params"] - 1) < 0.5 * np.linalg.norm(far["params"] - 1)
 
 

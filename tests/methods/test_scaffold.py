@@ -7,7 +7,8 @@ from suture.methods.base import Answer
 from suture.methods.fedavg import FedAvg
 from suture.methods.scaffold import Scaffold
 from suture.models.dense import Dense
-from suture.privacy.mechanisms import seeded_key
+from suture.privacy.door import rehearse
+from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.training.local import Local
 
@@ -22,7 +23,8 @@ def site(seed, shift):
 
 
 def test_control_variates_by_hand():
-    """Two sites, K = 2 steps of rate 0.5: c_i becomes delta / (K eta), the corrections are c - c_i."""
+    """Two sites, K = 2 steps of rate 0.5: c_i becomes delta / (K eta), the corrections are c -
+    c_i."""
     method = Scaffold(NETWORK, Local(epochs=1, batch=32, rate=0.5))
     state = method.init(["a", "b"], np.random.default_rng(0))
     assert not np.any(method.broadcast(state, "a")["correction"])
@@ -34,7 +36,9 @@ def test_control_variates_by_hand():
     np.testing.assert_allclose(state["controls"], [[1, 0, 2], [3, 0, 0]])
     np.testing.assert_allclose(method.broadcast(state, "a")["correction"], [1, 0, -1])
     np.testing.assert_allclose(method.broadcast(state, "b")["correction"], [-1, 0, 1])
-    again = method.server_step(state, [Answer("a", 64, {"delta": np.array([2.0, 0.0, 1.0], np.float32)})])
+    again = method.server_step(
+        state, [Answer("a", 64, {"delta": np.array([2.0, 0.0, 1.0], np.float32)})]
+    )
     # c_a <- c_a - c + delta / (K eta) = 1 - 2 + 2, 0, 2 - 1 + 1
     np.testing.assert_allclose(again["controls"][0], [1, 0, 2])
 
@@ -44,9 +48,18 @@ def test_the_correction_is_added_to_every_step():
     data = site(0, 0.0)
     method = Scaffold(NETWORK, Local(epochs=1, batch=64, rate=1.0))
     start = np.zeros(3, np.float32)
-    plain, _ = method.site_step(data, {}, {"params": start, "correction": np.zeros(3, np.float32)}, None, seeded_key(1))
+    plain, _ = rehearse(
+        method,
+        data,
+        {},
+        {"params": start, "correction": np.zeros(3, np.float32)},
+        None,
+        seeded_key(1),
+    )
     push = np.array([0.25, -0.5, 1.0], np.float32)
-    moved, _ = method.site_step(data, {}, {"params": start, "correction": push}, None, seeded_key(1))
+    moved, _ = rehearse(
+        method, data, {}, {"params": start, "correction": push}, None, seeded_key(1)
+    )
     np.testing.assert_allclose(moved["delta"] - plain["delta"], push, atol=1e-4)
 
 
@@ -55,9 +68,12 @@ def test_what_is_sent_is_no_more_than_fedavg_sends():
     scaffold, fedavg = Scaffold(NETWORK, Local(clip=1.0)), FedAvg(NETWORK, Local(clip=1.0))
     states = [method.init(["a"], np.random.default_rng(0)) for method in (scaffold, fedavg)]
     sent = [
-        m.site_step(data, {}, m.broadcast(s, "a"), 1.0, key)[0] for m, s in zip((scaffold, fedavg), states, strict=True)
+        rehearse(m, data, {}, m.broadcast(s, "a"), 1.0, key)[0]
+        for m, s in zip((scaffold, fedavg), states, strict=True)
     ]
-    assert {name: array.shape for name, array in sent[0].items()} == {n: a.shape for n, a in sent[1].items()}
+    assert {name: array.shape for name, array in sent[0].items()} == {
+        n: a.shape for n, a in sent[1].items()
+    }
 
 
 def test_it_drifts_less_than_fedavg():
@@ -75,7 +91,13 @@ def test_it_drifts_less_than_fedavg():
         state = method.init(list(data), np.random.default_rng(0))
         for round_ in range(60):
             answers = [
-                Answer(s, 64, method.site_step(rows, {}, method.broadcast(state, s), None, seeded_key(round_))[0])
+                Answer(
+                    s,
+                    64,
+                    rehearse(
+                        method, rows, {}, method.broadcast(state, s), None, seeded_key(round_)
+                    )[0],
+                )
                 for s, rows in data.items()
             ]
             state = method.server_step(state, answers)

@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from suture.errors import StudyError
 from suture.models.concepts import dictionary, plain
+from suture.schema.table import Category, Flag, Number, Schema
 from suture.site.preprocess import Counts, encode
-from suture.site.schema import Category, Flag, Number, Schema
 
 SCHEMA = Schema(
     features={
@@ -64,8 +64,14 @@ def test_values_by_hand():
     assert found["Respiratory rate"] == pytest.approx(0.2)
     assert found["Respiratory rate, above normal (> 20 /min)"] == pytest.approx(16 / (16 + 8))
     assert found["Respiratory rate, below normal (< 12 /min)"] == 0
-    assert found["Respiratory rate, high (> 25 /min)"] == found["Respiratory rate, high (> 35 /min)"] == 1
-    assert concepts_of(4)["Respiratory rate, below normal (< 12 /min)"] == pytest.approx(8 / (8 + 8))
+    assert (
+        found["Respiratory rate, high (> 25 /min)"]
+        == found["Respiratory rate, high (> 35 /min)"]
+        == 1
+    )
+    assert concepts_of(4)["Respiratory rate, below normal (< 12 /min)"] == pytest.approx(
+        8 / (8 + 8)
+    )
     assert concepts_of(4)["Respiratory rate, low (< 8 /min)"] == 1
 
 
@@ -82,9 +88,16 @@ def test_a_missing_value_says_only_that_it_is_missing():
     }
 
 
-@given(arrays(np.float32, (3, KNOWN.inputs), elements=st.floats(width=32, allow_nan=True, allow_infinity=True)))
+@given(
+    arrays(
+        np.float32,
+        (3, KNOWN.inputs),
+        elements=st.floats(width=32, allow_nan=True, allow_infinity=True),
+    )
+)
 def test_no_row_can_leave_the_interval(x):
-    """The sensitivity of every VEIL release is this bound, also for rows that no encoder would give."""
+    """The sensitivity of every VEIL release is this bound, also for rows that no encoder would
+    give."""
     found = KNOWN.matrix(x)
     assert np.all(np.abs(found) <= 1)
 

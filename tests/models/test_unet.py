@@ -1,10 +1,22 @@
-"""The U-Net: shapes against PyTorch's own count, sides, another size, and weights that fit or are refused."""
+"""The U-Net: shapes against PyTorch's own count, sides, another size, and weights that fit or are
+refused."""
 
 import numpy as np
 import pytest
 
 from suture.errors import DataError
-from suture.models.unet import CLASSES, forward, init, inputs, load_weights, masks, segment, shapes
+from suture.models.unet import (
+    CLASSES,
+    forward,
+    init,
+    inputs,
+    load_weights,
+    masks,
+    measured_dice,
+    segment,
+    shapes,
+    train_unet,
+)
 
 torch = pytest.importorskip("torch", reason="the U-Net needs the torch extra")
 
@@ -20,7 +32,11 @@ def chests(count, seed, size=64):
         def oval(cy, cx, h, w, dy=dy, dx=dx, scale=scale):
             return ((y - cy - dy) / h / scale) ** 2 + ((x - cx - dx) / w / scale) ** 2 < 1
 
-        right, left, heart = oval(0.45, 0.28, 0.28, 0.13), oval(0.45, 0.72, 0.28, 0.13), oval(0.62, 0.55, 0.12, 0.12)
+        right, left, heart = (
+            oval(0.45, 0.28, 0.28, 0.13),
+            oval(0.45, 0.72, 0.28, 0.13),
+            oval(0.62, 0.55, 0.12, 0.12),
+        )
         image = 0.6 - 0.3 * (right | left) + 0.2 * heart + r.normal(0, 0.04, (size, size))
         known = np.zeros((size, size), np.int8)
         known[right], known[left], known[heart] = 1, 2, 3
@@ -39,8 +55,6 @@ def test_the_network_is_the_one_that_its_shapes_say():
 
 
 def test_it_learns_and_names_sides_as_the_patient_does(tmp_path):
-    from suture.training.segment import measured_dice, train_unet
-
     torch.set_num_threads(1)
     told = []
     weights = train_unet(*chests(80, 1), epochs=5, seed=3, say=told.append)
@@ -52,7 +66,11 @@ def test_it_learns_and_names_sides_as_the_patient_does(tmp_path):
     large, known = chests(1, 3, size=100)
     found = masks(weights, large[0])
     assert np.nonzero(found["left lung"])[1].mean() > 50 > np.nonzero(found["right lung"])[1].mean()
-    overlap = 2 * (found["heart"] & (known[0] == 3)).sum() / (found["heart"].sum() + (known[0] == 3).sum())
+    overlap = (
+        2
+        * (found["heart"] & (known[0] == 3)).sum()
+        / (found["heart"].sum() + (known[0] == 3).sum())
+    )
     assert overlap > 0.85
     assert segment(weights, large[:0]).shape == (0, 100, 100)
     np.savez(tmp_path / "w.npz", **weights)

@@ -1,4 +1,5 @@
-"""The figures of the consortium's papers page: FedCVR's hospitals, 500 local epochs, batch 32, delta 1e-5."""
+"""The figures of the consortium's papers page: FedCVR's hospitals, 500 local epochs, batch 32,
+delta 1e-5."""
 
 import math
 import time
@@ -16,13 +17,21 @@ from dp_accounting import (
 from dp_accounting.rdp import RdpAccountant
 from scipy import integrate
 
-from suture.privacy import accountant, loss
-from suture.privacy.accountant import compose, delta_for, epsilon, epsilon_of, event_from_json, event_to_json
-from suture.privacy.events import GAUSSIAN, LAPLACE, Step, normal_form
-from suture.privacy.loss import loss_at
+from suture.privacy.accounting import accountant
+from suture.privacy.accounting.accountant import delta_for, epsilon, epsilon_of, loss_at
+from suture.privacy.accounting.events import (
+    GAUSSIAN,
+    LAPLACE,
+    Step,
+    compose,
+    event_from_json,
+    event_to_json,
+    normal_form,
+)
 
 PATIENTS = (13130, 9250, 4730, 1620, 1270)
-# sigma: (RDP, PLD) per hospital, as printed (one decimal, so 0.05 either way; 3.6 at 13,130 and 1.5 is 3.53 by PLD).
+# sigma: (RDP, PLD) per hospital, as printed (one decimal, so 0.05 either way; 3.6 at 13,130 and 1.5
+# is 3.53 by PLD).
 TABLE = {
     0.5: ((60.6, 74.9, 110.7, 201.9, 229.2), (56.6, 69.9, 103.8, 191.3, 218.3)),
     0.8: ((11.8, 14.7, 22.5, 45.5, 53.5), (11.0, 13.7, 21.0, 42.8, 50.4)),
@@ -50,7 +59,9 @@ def training(patients: int, sigma: float):
 def test_the_papers_page(sigma, place):
     rdp, pld = (row[place] for row in TABLE[sigma])
     form = training(PATIENTS[place], sigma)
-    assert rdp * 0.99 - 0.05 <= epsilon_of(form, 1e-5, "rdp") <= rdp * 1.001 + 0.05  # our orders are finer
+    assert (
+        rdp * 0.99 - 0.05 <= epsilon_of(form, 1e-5, "rdp") <= rdp * 1.001 + 0.05
+    )  # our orders are finer
     assert epsilon_of(form, 1e-5, "pld") == pytest.approx(pld, rel=5e-3, abs=0.08)
 
 
@@ -63,16 +74,21 @@ def test_within_a_fifth_of_a_percent_of_the_librarys_fine_grid_and_never_below(p
 
 @pytest.mark.parametrize(
     "step",
-    [Step(GAUSSIAN, 1.0, 32 / 1270), Step(GAUSSIAN, 0.5, 0.01), Step(GAUSSIAN, 4.0, 0.5), Step(LAPLACE, 5.0, 1.0)],
+    [
+        Step(GAUSSIAN, 1.0, 32 / 1270),
+        Step(GAUSSIAN, 0.5, 0.01),
+        Step(GAUSSIAN, 4.0, 0.5),
+        Step(LAPLACE, 5.0, 1.0),
+    ],
 )
 @pytest.mark.parametrize("count", [1, 30, 3000])
 def test_the_grid_is_pessimistic_and_fine_enough(step, count, monkeypatch):
     coarse = epsilon_of(((step, count),), 1e-5, "pld")
-    monkeypatch.setattr(loss, "_RESOLUTION", 0.02)
-    loss.loss_tails.cache_clear()
+    monkeypatch.setattr(accountant, "_RESOLUTION", 0.02)
+    accountant.loss_tails.cache_clear()
     accountant._epsilon.cache_clear()
     fine = epsilon_of(((step, count),), 1e-5, "pld")
-    loss.loss_tails.cache_clear()
+    accountant.loss_tails.cache_clear()
     accountant._epsilon.cache_clear()
     assert fine * (1 - 1e-9) <= coarse <= fine * 1.005
 
@@ -87,11 +103,13 @@ def test_small_deltas_against_the_exact_gaussian(delta):
 
 def test_where_rounding_could_hide_in_delta_rdp_answers():
     form = training(13130, 1.0)
-    assert loss.loss_tails(form)[0].slack > 1e-10
+    assert accountant.loss_tails(form)[0].slack > 1e-10
     assert epsilon_of(form, 1e-10, "pld") == epsilon_of(form, 1e-10, "rdp")
 
 
-@pytest.mark.parametrize("step", [Step(GAUSSIAN, 0.5, 0.0252), Step(GAUSSIAN, 10.0, 0.5), Step(GAUSSIAN, 0.3, 1e-3)])
+@pytest.mark.parametrize(
+    "step", [Step(GAUSSIAN, 0.5, 0.0252), Step(GAUSSIAN, 10.0, 0.5), Step(GAUSSIAN, 0.3, 1e-3)]
+)
 @pytest.mark.parametrize("place", [0, 60, 120])
 def test_renyi_divergences_against_adaptive_quadrature(step, place):
     order = accountant._ORDERS[place]
@@ -104,8 +122,12 @@ def test_renyi_divergences_against_adaptive_quadrature(step, place):
         return math.exp(log_plain) * excess
 
     top = order + 14 * step.noise
-    total, _ = integrate.quad(integrand, -14 * step.noise, top, points=peaks, limit=400, epsrel=1e-10, epsabs=0)
-    assert accountant._renyi_step(step)[place] == pytest.approx(math.log1p(total) / (order - 1), rel=1e-6)
+    total, _ = integrate.quad(
+        integrand, -14 * step.noise, top, points=peaks, limit=400, epsrel=1e-10, epsabs=0
+    )
+    assert accountant._renyi_step(step)[place] == pytest.approx(
+        math.log1p(total) / (order - 1), rel=1e-6
+    )
 
 
 def test_delta_for_is_the_inverse_of_epsilon():
@@ -131,17 +153,21 @@ def test_a_cold_figure_is_quick():
 
 @pytest.mark.parametrize("rho", [1e-4, 0.02, 0.5, 3.0])
 def test_zcdp_costs_what_a_gaussian_of_the_same_rho_costs_by_rdp(rho):
-    """A Gaussian of noise multiplier s is exactly 1/(2 s^2)-zCDP, and its Renyi divergence is rho times the order."""
+    """A Gaussian of noise multiplier s is exactly 1/(2 s^2)-zCDP, and its Renyi divergence is rho
+    times the order."""
     vote, gaussian = ZCDpEvent(rho), GaussianDpEvent((2 * rho) ** -0.5)
     assert epsilon(vote, 1e-5, "rdp") == pytest.approx(epsilon(gaussian, 1e-5, "rdp"), rel=1e-9)
     theirs = RdpAccountant(orders=accountant._ORDERS)
     theirs.compose(SelfComposedDpEvent(vote, 10))
-    assert epsilon(SelfComposedDpEvent(vote, 10), 1e-5, "rdp") == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-9)
+    assert epsilon(SelfComposedDpEvent(vote, 10), 1e-5, "rdp") == pytest.approx(
+        theirs.get_epsilon(1e-5), rel=1e-9
+    )
     assert epsilon(vote, 1e-5, "pld") == epsilon(vote, 1e-5, "rdp") > epsilon(gaussian, 1e-5, "pld")
 
 
 def test_votes_moments_and_training_compose_in_one_event():
-    """Votes first (500 picks, eps0 = 0.1), then moments, then DP-SGD: rho-zCDP adds to the Renyi divergences."""
+    """Votes first (500 picks, eps0 = 0.1), then moments, then DP-SGD: rho-zCDP adds to the Renyi
+    divergences."""
     votes = SelfComposedDpEvent(ZCDpEvent(0.1**2 / 8), 500)
     training = SelfComposedDpEvent(PoissonSampledDpEvent(0.02, GaussianDpEvent(1.1)), 500)
     whole = ComposedDpEvent([votes, GaussianDpEvent(4.0), training])

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import StudyError
-from suture.privacy import budget as module
-from suture.privacy.budget import Budget, fits, largest, learn_if_fits
-from suture.privacy.events import GAUSSIAN, NON_PRIVATE, Step, times
+from suture.privacy.accounting import budget as module
+from suture.privacy.accounting.budget import Budget, fits, largest, learn_if_fits
+from suture.privacy.accounting.events import GAUSSIAN, NON_PRIVATE, Step, times
 
 ONE = ((Step(GAUSSIAN, 4.83, 1.0), 1),)
 
@@ -33,7 +33,8 @@ def test_largest_at_its_ends():
 
 
 @pytest.mark.parametrize(
-    "arguments", [(0.0, 1e-5, "pld"), (math.nan, 1e-5, "pld"), (1.0, 0.0, "pld"), (1.0, 1e-5, "gdp")]
+    "arguments",
+    [(0.0, 1e-5, "pld"), (math.nan, 1e-5, "pld"), (1.0, 0.0, "pld"), (1.0, 1e-5, "gdp")],
 )
 def test_a_budget_must_mean_something(arguments):
     with pytest.raises(StudyError):
@@ -41,7 +42,7 @@ def test_a_budget_must_mean_something(arguments):
 
 
 def test_forty_rounds_of_the_chapters_sepsis_story_fit_and_the_next_does_not():
-    """Exact Gaussian DP: sigma 4.83 for T = 40 at epsilon 6 (papers page, 002)."""
+    """Exact Gaussian DP: sigma 4.83 for T = 40 at epsilon 6 (medical privacy stack)."""
     budget = Budget(6.0, 1e-5, "pld")
     assert [fits(times(ONE, n), ONE, budget) for n in (0, 38, 39, 40)] == [True, True, True, False]
 

@@ -1,4 +1,5 @@
-"""The discrete Gaussian: its distribution, its variance, and the argument for what it is worth, corner by corner."""
+"""The discrete Gaussian: its distribution, its variance, and the argument for what it is worth,
+corner by corner."""
 
 from fractions import Fraction
 
@@ -11,9 +12,9 @@ from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from suture.errors import PrivacyError
-from suture.privacy.accountant import epsilon
-from suture.privacy.discrete import Coins, _steps, discrete_gaussian, gaussian_mu, sigma_for
-from suture.privacy.mechanisms import secure_key, seeded_key
+from suture.privacy.accounting.accountant import epsilon
+from suture.privacy.noise.discrete import Coins, _steps, discrete_gaussian, gaussian_mu, sigma_for
+from suture.privacy.noise.source import secure_key, seeded_key
 
 
 def masses(sigma, reach):
@@ -30,7 +31,10 @@ def test_samples_have_the_stated_distribution(sigma):
     expected = 30_000 * mass
     kept = expected > 8
     seen = np.array([np.count_nonzero(samples == value) for value in k])
-    seen, expected = np.append(seen[kept], seen[~kept].sum()), np.append(expected[kept], expected[~kept].sum())
+    seen, expected = (
+        np.append(seen[kept], seen[~kept].sum()),
+        np.append(expected[kept], expected[~kept].sum()),
+    )
     statistic = np.sum((seen - expected) ** 2 / np.maximum(expected, 1e-9))
     assert stats.chi2.sf(statistic, len(seen) - 1) > 1e-5
 

@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suture.errors import UnknownEvent
-from suture.privacy.events import Step, add, compose, event_from_json, event_to_json, event_to_text, normal_form, times
+from suture.privacy.accounting.events import (
+    Step,
+    add,
+    compose,
+    event_from_json,
+    event_to_json,
+    event_to_text,
+    normal_form,
+    times,
+)
 
 noise = st.floats(0.1, 100, allow_nan=False)
 simple = st.one_of(
@@ -45,13 +54,19 @@ def test_json_reads_back_bit_for_bit(event):
 @given(events, events)
 def test_composition_adds_counts(first, second):
     both = normal_form(ComposedDpEvent([first, second]))
-    assert both == add(normal_form(first), normal_form(second)) == normal_form(compose([(first, 1), (second, 1)]))
+    assert (
+        both
+        == add(normal_form(first), normal_form(second))
+        == normal_form(compose([(first, 1), (second, 1)]))
+    )
     assert normal_form(SelfComposedDpEvent(first, 3)) == times(normal_form(first), 3)
 
 
 def test_equal_events_merge_by_count():
     one = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.5))
-    merged = compose([(SelfComposedDpEvent(one, 5), 2), (one, 1), (GaussianDpEvent(3.0), 1), (NoOpDpEvent(), 9)])
+    merged = compose(
+        [(SelfComposedDpEvent(one, 5), 2), (one, 1), (GaussianDpEvent(3.0), 1), (NoOpDpEvent(), 9)]
+    )
     assert merged == ComposedDpEvent([SelfComposedDpEvent(one, 11), GaussianDpEvent(3.0)])
     assert compose([]) == NoOpDpEvent()
     assert compose([(one, 0)]) == NoOpDpEvent()

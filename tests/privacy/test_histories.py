@@ -3,9 +3,9 @@
 import pytest
 
 from suture.errors import StudyError
-from suture.privacy.accountant import epsilon
-from suture.privacy.calibration import dpsgd_event
-from suture.privacy.histories import budget_over_rounds
+from suture.privacy.accounting.accountant import epsilon
+from suture.privacy.accounting.planner import dpsgd_event
+from suture.privacy.accounting.questions import budget_over_rounds
 
 
 def test_the_sepsis_story():
@@ -22,7 +22,9 @@ def test_the_square_root_rule_is_too_high_and_then_too_low():
 
 
 def test_sampled_rounds_are_the_accountants():
-    found = budget_over_rounds(rounds=30, noise=1.0, patients=1270, batch=32, local_epochs=5, at=[30])
+    found = budget_over_rounds(
+        rounds=30, noise=1.0, patients=1270, batch=32, local_epochs=5, at=[30]
+    )
     event = dpsgd_event(1.0, 32 / 1270, 30 * 5 * 40)
     for way in ("basic", "rdp", "pld"):
         exact = epsilon(event, 1e-5, way)

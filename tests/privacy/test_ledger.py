@@ -8,21 +8,31 @@ import time
 from pathlib import Path
 
 import pytest
-from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, SelfComposedDpEvent, UnsupportedDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+    UnsupportedDpEvent,
+)
 
 import suture
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError, UnknownEvent
-from suture.privacy.accountant import epsilon
-from suture.privacy.ledger import Budget, Ledger
-from suture.privacy.planner import dpsgd_event
+from suture.privacy.accounting.accountant import epsilon, epsilon_of
+from suture.privacy.accounting.events import normal_form
+from suture.privacy.accounting.planner import dpsgd_event
+from suture.privacy.ledger.ledger import Budget, Ledger
 
-EVENT = GaussianDpEvent(4.83)  # forty of them cost epsilon 6 at delta 1e-5 (papers page, 002)
+EVENT = GaussianDpEvent(4.83)  # forty of them cost epsilon 6 at delta 1e-5 (medical privacy stack)
 SIX = Budget(6.0, 1e-5, "pld")
 
 
 @pytest.fixture(params=["memory", "file"])
 def ledger(request, tmp_path):
-    opened = Ledger.open(None if request.param == "memory" else tmp_path / "ledger.sqlite", "boston", durable=False)
+    opened = Ledger.open(
+        None if request.param == "memory" else tmp_path / "ledger.sqlite", "boston", durable=False
+    )
     opened.open_study("cardio", SIX)
     yield opened
     opened.close()
@@ -40,7 +50,7 @@ def test_the_budget_stops_at_the_fortieth(ledger):
     assert not ledger.can_pay("cardio", EVENT, mark(40))
     with pytest.raises(
         BudgetExhausted,
-        match=r"site 'boston', study 'cardio', round 40: epsilon 6 of 6 is spent in 40 charges .* make it 6\.088",
+        match=r"'boston'.*'cardio', round 40: epsilon 6 of 6 .* 40 charges .* 6\.088",
     ):
         ledger.charge("cardio", 40, EVENT, mark(40))
     assert len(ledger.entries("cardio")) == ledger.rounds_charged("cardio") == 40
@@ -58,7 +68,9 @@ def test_the_same_release_is_charged_once(ledger):
         ledger.charge("cardio", 3, GaussianDpEvent(9.0), b"release")
     assert not ledger.can_pay("cardio", GaussianDpEvent(9.0), b"release")
     ledger.open_study("other", SIX)
-    assert not ledger.charge("other", 3, EVENT, b"release").repeated  # another study is another promise
+    assert not ledger.charge(
+        "other", 3, EVENT, b"release"
+    ).repeated  # another study is another promise
 
 
 def test_a_paid_release_can_be_repeated_when_the_budget_is_gone(ledger):
@@ -84,15 +96,29 @@ def test_a_promise_is_made_once(ledger):
 
 
 def test_mixed_events_compose_exactly(ledger):
-    ledger.charge("cardio", 0, dpsgd_event(1.1, 0.02, 200), b"a")
-    ledger.charge("cardio", 0, GaussianDpEvent(8.0), b"b", what="group rates")
-    ledger.charge("cardio", 1, NoOpDpEvent(), b"c")
-    both = SelfComposedDpEvent(dpsgd_event(1.1, 0.02, 200), 1)
-    assert ledger.spent("cardio") > epsilon(both, 1e-5)
-    assert [entry.what for entry in ledger.entries()] == ["model update", "group rates", "model update"]
-    with pytest.raises(BudgetExhausted):
-        ledger.charge("cardio", 2, dpsgd_event(1.1, 0.02, 20_000), b"d")
-    assert len(ledger.entries()) == 3
+    training, rates = dpsgd_event(1.1, 0.02, 200), GaussianDpEvent(8.0)
+    plan = normal_form(ComposedDpEvent([training, SelfComposedDpEvent(rates, 2)]))
+    ledger.open_study("mixed", SIX, plan)
+    ledger.charge("mixed", 0, training, b"a")
+    ledger.charge("mixed", 0, rates, b"b", what="group rates")
+    ledger.charge("mixed", 1, NoOpDpEvent(), b"c")
+    assert (
+        ledger.spent("mixed")
+        == epsilon(ComposedDpEvent([training, rates]), 1e-5)
+        > epsilon(training, 1e-5)
+    )
+    assert [entry.what for entry in ledger.entries()] == [
+        "model update",
+        "group rates",
+        "model update",
+    ]
+    ledger.charge("mixed", 1, rates, b"d")
+    for beyond in (rates, dpsgd_event(1.1, 0.02, 1), GaussianDpEvent(9.0)):
+        assert not ledger.can_pay("mixed", beyond, b"e")
+        with pytest.raises(BudgetExhausted, match=r"round 2: .* the plan"):
+            ledger.charge("mixed", 2, beyond, b"e")
+    assert ledger.spent("mixed") == epsilon_of(plan, 1e-5) < 6.0
+    assert len(ledger.entries()) == 4
 
 
 def test_what_has_no_known_cost_is_not_charged(ledger):
@@ -195,7 +221,7 @@ def test_files_that_are_not_this_sites_ledger(tmp_path):
     with pytest.raises(LedgerError, match="unable to open"):
         Ledger.open(tmp_path / "missing" / "ledger.sqlite", "boston")
     Ledger.open(tmp_path / "here.sqlite", "boston").close()
-    with pytest.raises(LedgerError, match="found version 1 of site 'boston'"):
+    with pytest.raises(LedgerError, match="found version 2 of site 'boston'"):
         Ledger.open(tmp_path / "here.sqlite", "leuven")
 
 
@@ -235,7 +261,9 @@ def test_a_fork_does_not_share_a_ledger(monkeypatch):
 
 
 def test_two_connections_see_each_other(tmp_path):
-    first, second = (Ledger.open(tmp_path / "ledger.sqlite", "boston", durable=False) for _ in range(2))
+    first, second = (
+        Ledger.open(tmp_path / "ledger.sqlite", "boston", durable=False) for _ in range(2)
+    )
     first.open_study("cardio", SIX)
     for round_ in range(20):
         first.charge("cardio", round_, EVENT, mark(round_))
@@ -270,7 +298,8 @@ def test_threads_share_one_ledger_and_never_overspend(ledger):
 
 
 def test_a_charge_is_cheap(tmp_path):
-    """Aim: 150 us in memory, 1 ms on file without fsync. The best hundred of five, so that a busy machine does not decide."""
+    """Aim: 150 us in memory, 1 ms on file without fsync. The best hundred of five, so that a busy
+    machine does not decide."""
     for path, aim in ((None, 150e-6), (tmp_path / "ledger.sqlite", 1e-3)):
         ledger = Ledger.open(path, "boston", durable=False)
         ledger.open_study("cardio", Budget(100.0, 1e-5, "pld"))
@@ -289,7 +318,7 @@ CHARGER = """
 import sys
 from pathlib import Path
 from suture.errors import BudgetExhausted
-from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.ledger.ledger import Budget, Ledger
 from dp_accounting import GaussianDpEvent
 ledger = Ledger.open(Path(sys.argv[1]), "boston")
 ledger.open_study("cardio", Budget(6.0, 1e-5, "pld"))
@@ -308,7 +337,7 @@ print(paid, flush=True)
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from suture.privacy.ledger import Budget, Ledger
+from suture.privacy.ledger.ledger import Budget, Ledger
 from dp_accounting import GaussianDpEvent
 path, kills, draw = Path(sys.argv[1]), int(sys.argv[2]), random.Random(7)
 released = 0
@@ -369,7 +398,8 @@ def test_two_processes_at_once_never_overspend(tmp_path):
 
 
 def test_kill_nine_never_under_counts(tmp_path):
-    """Thirty kills at random moments: every release that left was paid for, and at most one payment was in vain."""
+    """Thirty kills at random moments: every release that left was paid for, and at most one payment
+    was in vain."""
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(tmp_path / "ledger.sqlite"), "30"],
         capture_output=True, text=True, env=environment(), timeout=120,

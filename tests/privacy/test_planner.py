@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import StudyError, UnknownEvent
-from suture.privacy.accountant import ACCOUNTANTS, epsilon
-from suture.privacy.events import normal_form, times
-from suture.privacy.ledger import Budget, Ledger
-from suture.privacy.planner import (
-    answer,
+from suture.privacy.accounting.accountant import ACCOUNTANTS, epsilon
+from suture.privacy.accounting.events import normal_form, times
+from suture.privacy.accounting.planner import (
     dpsgd_event,
     noise_for,
     plan_site,
@@ -18,6 +16,8 @@ from suture.privacy.planner import (
     steps_per_epoch,
     steps_that_fit,
 )
+from suture.privacy.accounting.questions import answer
+from suture.privacy.ledger.ledger import Budget, Ledger
 
 SIZES = [13130, 9250, 4730, 1620, 1270]
 
@@ -30,13 +30,18 @@ SIZES = [13130, 9250, 4730, 1620, 1270]
     steps=st.integers(1, 20_000),
     accountant=st.sampled_from(ACCOUNTANTS),
 )
-def test_calibrated_noise_meets_the_budget_and_wastes_little(budget, delta, rate, steps, accountant):
+def test_calibrated_noise_meets_the_budget_and_wastes_little(
+    budget, delta, rate, steps, accountant
+):
     noise = noise_for(budget, delta, rate, steps, accountant)
     cost = epsilon(dpsgd_event(noise, rate, steps), delta, accountant)
     assert cost <= budget
     assert float(f"{noise:.4g}") == noise
     # Four figures of noise are within 0.1 % of it; epsilon moves at most some ten times as much.
-    assert cost >= budget * 0.99 or epsilon(dpsgd_event(noise * 0.999, rate, steps), delta, accountant) > budget
+    assert (
+        cost >= budget * 0.99
+        or epsilon(dpsgd_event(noise * 0.999, rate, steps), delta, accountant) > budget
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,13 +61,14 @@ def test_rounds_that_fit_fit_and_one_more_does_not(budget, noise, rate, per, acc
 
 def test_figures_of_the_papers_page():
     assert noise_for(13.4, 1e-5, 32 / 1270, 20_000, "pld") == pytest.approx(1.57, rel=0.01)
-    # 002: T = 40 at epsilon 6 needs sigma 5.148 by RDP and 4.83 exactly.
+    # Medical privacy stack: T = 40 at epsilon 6 needs sigma 5.148 by RDP and 4.83 exactly.
     assert noise_for(6.0, 1e-5, 1.0, 40, "pld") == pytest.approx(4.83, abs=0.006)
     assert noise_for(6.0, 1e-5, 1.0, 40, "rdp") == pytest.approx(5.148, abs=0.006)
     assert (
         noise_for(6.0, 1e-5, 1.0, 40, "basic") < 26.9
     )  # 26.9 is the classical formula, which is looser than the exact
-    # 004: q = 200/5000, 30 steps, sigma 1.2: RDP 1.52, PLD 1.21; all records in each step: 29.2, and 1.5 needs sigma 14.15.
+    # Fair radiology: q = 200/5000, 30 steps, sigma 1.2: RDP 1.52, PLD 1.21; all records: 29.2,
+    # and 1.5 needs sigma 14.15.
     assert epsilon(dpsgd_event(1.2, 0.04, 30), 1e-5, "rdp") == pytest.approx(1.52, abs=0.01)
     assert epsilon(dpsgd_event(1.2, 0.04, 30), 1e-5, "pld") == pytest.approx(1.21, abs=0.01)
     assert epsilon(dpsgd_event(1.2, 1.0, 30), 1e-5, "pld") == pytest.approx(29.2, abs=0.05)
@@ -88,9 +94,13 @@ def test_steps_and_rates():
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 @pytest.mark.parametrize("patients", [1270, 20])
 def test_the_ledger_pays_for_the_plan_exactly(accountant, patients):
-    plan = plan_site("a", patients, 32, rounds=30, local_epochs=2, delta=1e-5, accountant=accountant, epsilon=3.0)
+    plan = plan_site(
+        "a", patients, 32, rounds=30, local_epochs=2, delta=1e-5, accountant=accountant, epsilon=3.0
+    )
     ledger = Ledger.open(None, "a")
-    ledger.open_study("s", Budget(3.0, 1e-5, accountant))
+    ledger.open_study(
+        "s", Budget(3.0, 1e-5, accountant), normal_form(plan.spent_after(plan.rounds_paid))
+    )
     for round_ in range(plan.rounds):
         ledger.charge("s", round_, plan.event, bytes([round_ + 1]))
     assert ledger.spent("s") == plan.epsilon <= 3.0
@@ -101,21 +111,28 @@ def test_noise_alone_makes_its_own_cost_the_budget():
     plan = plan_site("a", 1270, 32, rounds=10, local_epochs=1, delta=1e-5, noise_multiplier=1.0)
     assert plan.epsilon == epsilon(dpsgd_event(1.0, 32 / 1270, 400), 1e-5)
     ledger = Ledger.open(None, "a")
-    ledger.open_study("s", Budget(plan.epsilon, 1e-5, "pld"))
+    ledger.open_study(
+        "s", Budget(plan.epsilon, 1e-5, "pld"), normal_form(plan.spent_after(plan.rounds_paid))
+    )
     for round_ in range(10):
         ledger.charge("s", round_, plan.event, bytes([round_ + 1]))
     assert not ledger.can_pay("s", plan.event, b"eleventh")
 
 
 def test_both_fixed_says_how_many_rounds_are_paid_for():
-    plan = plan_site("a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=8.0, noise_multiplier=1.0)
+    plan = plan_site(
+        "a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=8.0, noise_multiplier=1.0
+    )
     assert plan.rounds_paid == steps_that_fit(8.0, 1e-5, 1.0, 32 / 1270, "pld", per=200) < 100
     assert plan.epsilon == epsilon(dpsgd_event(1.0, 32 / 1270, 200 * plan.rounds_paid), 1e-5) <= 8.0
     assert normal_form(plan.event) == times(normal_form(plan.event.event), 200)
 
 
 def test_a_plan_needs_a_promise():
-    for wrong in ({"rounds": 10, "local_epochs": 1}, {"rounds": 0, "local_epochs": 1, "epsilon": 1.0}):
+    for wrong in (
+        {"rounds": 10, "local_epochs": 1},
+        {"rounds": 0, "local_epochs": 1, "epsilon": 1.0},
+    ):
         with pytest.raises(StudyError, match="site 'a'"):
             plan_site("a", 100, 32, delta=1e-5, **wrong)
 
@@ -158,16 +175,22 @@ def test_rounds_of_local_epochs_are_epochs():
     two = answer(patients=1620, batch=32, rounds=100, local_epochs=5, noise=1.0, delta=1e-5)
     assert one["epsilon"] == two["epsilon"]
     epochs = answer(patients=1620, batch=32, noise=1.0, epsilon=8.0, delta=1e-5)["epochs"]["pld"]
-    rounds = answer(patients=1620, batch=32, local_epochs=5, noise=1.0, epsilon=8.0, delta=1e-5)["rounds"]["pld"]
+    rounds = answer(patients=1620, batch=32, local_epochs=5, noise=1.0, epsilon=8.0, delta=1e-5)[
+        "rounds"
+    ]["pld"]
     assert rounds == epochs // 5
 
 
 def cost(patients, batch, epochs, noise, accountant):
-    event = dpsgd_event(noise, sampling_rate(patients, batch), epochs * steps_per_epoch(patients, batch))
+    event = dpsgd_event(
+        noise, sampling_rate(patients, batch), epochs * steps_per_epoch(patients, batch)
+    )
     return epsilon(event, 1e-5, accountant)
 
 
-@pytest.mark.parametrize(("patients", "accountant"), [(200, "pld"), (97, "rdp"), (20, "pld"), (97, "basic")])
+@pytest.mark.parametrize(
+    ("patients", "accountant"), [(200, "pld"), (97, "rdp"), (20, "pld"), (97, "basic")]
+)
 def test_the_largest_batch_by_trying_them_all(patients, accountant):
     found = answer(patients=patients, epochs=20, noise=1.5, epsilon=4.0, delta=1e-5)
     fitting = [b for b in range(1, patients + 1) if cost(patients, b, 20, 1.5, accountant) <= 4.0]
@@ -188,7 +211,10 @@ def test_delta_for_a_budget():
         steps = 100 * steps_per_epoch(hospital["patients"], 32)
         event = dpsgd_event(1.5, sampling_rate(hospital["patients"], 32), steps)
         assert epsilon(event, hospital["delta"]["pld"], "pld") <= 6.0
-        assert hospital["delta"]["pld"] == 1e-12 or epsilon(event, hospital["delta"]["pld"] * 0.95, "pld") > 6.0
+        assert (
+            hospital["delta"]["pld"] == 1e-12
+            or epsilon(event, hospital["delta"]["pld"] * 0.95, "pld") > 6.0
+        )
     assert found["delta"]["pld"] == found["hospitals"][0]["delta"]["pld"]
 
 
@@ -202,7 +228,7 @@ def test_delta_for_a_budget():
         ({"noise": 0.0}, "noise to be above 0"),
         ({"noise": 1.0, "delta": 1.5}, "delta between 0 and 1"),
         ({"noise": 1.0, "batch": 0}, "batch to be a whole number"),
-        ({"noise": 1.0, "patients": [5, 0]}, "patients to be whole numbers"),
+        ({"noise": 1.0, "patients": [5, 0]}, "patients to be a whole number"),
     ],
 )
 def test_too_much_or_too_little_is_said(wrong, message):

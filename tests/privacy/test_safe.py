@@ -1,4 +1,5 @@
-"""The smallest safe epsilon: the chapter's exercise, its table, and the limits that no epsilon lifts."""
+"""The smallest safe epsilon: the chapter's exercise, its table, and the limits that no epsilon
+lifts."""
 
 import math
 
@@ -8,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import StudyError
-from suture.privacy.gaussian import classical_sigma
-from suture.privacy.safe import MECHANISMS, reliability_of, safe_epsilon
+from suture.privacy.accounting.gaussian import classical_sigma
+from suture.privacy.accounting.questions import MECHANISMS, reliability_of, safe_epsilon
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,9 @@ def test_the_exercise(rate, patients, classical, analytic):
     found = safe_epsilon(rate=rate, threshold=0.01, patients=patients)["without_sampling_error"]
     for name, printed in (("classical", classical), ("analytic", analytic)):
         step = 10.0 ** -len(printed.split(".")[1])
-        assert found[name]["epsilon"] == pytest.approx(float(printed), abs=step / 2 + 1e-3 * float(printed))
+        assert found[name]["epsilon"] == pytest.approx(
+            float(printed), abs=step / 2 + 1e-3 * float(printed)
+        )
         assert 0.95 <= found[name]["reliability"] < 0.9503
     assert found["classical"]["proven"] == (found["classical"]["epsilon"] < 1)
 
@@ -38,14 +41,20 @@ def test_sampling_error_puts_it_out_of_reach():
         assert not found["reachable"]
         assert found["best_possible"] == pytest.approx(best, abs=5e-4)
         assert found["classical"] is None
-    assert safe_epsilon(rate=0.012, threshold=0.01, patients=16000)["with_sampling_error"]["reachable"]
+    assert safe_epsilon(rate=0.012, threshold=0.01, patients=16000)["with_sampling_error"][
+        "reachable"
+    ]
 
 
-@pytest.mark.parametrize(("epsilon", "printed"), [(0.1, 0.532), (0.5, 0.654), (1, 0.798), (2, 0.948), (4, 1), (8, 1)])
+@pytest.mark.parametrize(
+    ("epsilon", "printed"), [(0.1, 0.532), (0.5, 0.654), (1, 0.798), (2, 0.948), (4, 1), (8, 1)]
+)
 def test_the_chapter_s_column_by_formula(epsilon, printed):
     # theirs is a mean of 20,000 draws: standard error at most 0.0036, so 0.012 is past 3.3 of them
     sigma = classical_sigma(epsilon, 1e-5)
-    assert reliability_of(sigma, rate=0.011, threshold=0.01, patients=4000) == pytest.approx(printed, abs=0.012)
+    assert reliability_of(sigma, rate=0.011, threshold=0.01, patients=4000) == pytest.approx(
+        printed, abs=0.012
+    )
 
 
 def test_with_sampling_error_is_what_a_simulation_finds():
@@ -57,7 +66,12 @@ def test_with_sampling_error_is_what_a_simulation_finds():
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.floats(0.005, 0.3), st.floats(0.005, 0.3), st.integers(200, 20_000), st.sampled_from([0.8, 0.95, 0.99]))
+@given(
+    st.floats(0.005, 0.3),
+    st.floats(0.005, 0.3),
+    st.integers(200, 20_000),
+    st.sampled_from([0.8, 0.95, 0.99]),
+)
 def test_the_answer_is_reliable_and_the_smallest(rate, threshold, patients, asked):
     if abs(rate - threshold) * patients < 0.5:
         return
@@ -66,14 +80,27 @@ def test_the_answer_is_reliable_and_the_smallest(rate, threshold, patients, aske
         for name, answer in found[part].items():
             if not isinstance(answer, dict) or answer["epsilon"] <= 1.1e-4:
                 continue
-            question = {"rate": rate, "threshold": threshold, "patients": patients, "sampling_error": counted}
+            question = {
+                "rate": rate,
+                "threshold": threshold,
+                "patients": patients,
+                "sampling_error": counted,
+            }
             sigma = MECHANISMS[name](answer["epsilon"], 1e-5)
             assert reliability_of(sigma, **question) >= asked - 1e-9
             assert reliability_of(sigma * 1.02, **question) < asked
 
 
 @pytest.mark.parametrize(
-    "change", [{"rate": 0.01}, {"rate": 1.2}, {"threshold": 0}, {"patients": 0}, {"reliability": 0.5}, {"delta": 0}]
+    "change",
+    [
+        {"rate": 0.01},
+        {"rate": 1.2},
+        {"threshold": 0},
+        {"patients": 0},
+        {"reliability": 0.5},
+        {"delta": 0},
+    ],
 )
 def test_nonsense_is_refused(change):
     with pytest.raises(StudyError):
@@ -81,7 +108,9 @@ def test_nonsense_is_refused(change):
 
 
 def test_rounding_is_up():
-    found = safe_epsilon(rate=0.012, threshold=0.01, patients=4000)["without_sampling_error"]["classical"]
+    found = safe_epsilon(rate=0.012, threshold=0.01, patients=4000)["without_sampling_error"][
+        "classical"
+    ]
     exact = classical_sigma(8 / 1.6448536269514722, 1e-5)
     assert exact <= found["epsilon"] < exact * 1.001
     assert math.isclose(found["true_epsilon"], 0.748, abs_tol=1e-3)

@@ -8,8 +8,13 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from suture.errors import PrivacyError
-from suture.privacy.mechanisms import seeded_key
-from suture.privacy.selection import pick_probabilities, pick_strength, signed_top, signed_top_exact
+from suture.privacy.noise.selection import (
+    pick_probabilities,
+    pick_strength,
+    signed_top,
+    signed_top_exact,
+)
+from suture.privacy.noise.source import seeded_key
 
 SCORES = np.array([1.5, -0.5, 0.25])
 EPS0 = 0.9
@@ -17,7 +22,8 @@ ORDERS = (1.1, 1.5, 2.0, 4.0, 16.0, 64.0)
 
 
 def sequences(scores, picks, eps0):
-    """Every ordered outcome of ``picks`` picks in turn and its probability, straight from the definition."""
+    """Every ordered outcome of ``picks`` picks in turn and its probability, straight from the
+    definition."""
     found = {}
 
     def go(left, chosen, probability):
@@ -48,7 +54,8 @@ def test_one_pick_is_the_exponential_mechanism():
 
 @pytest.mark.parametrize("picks", [1, 2, 3])
 def test_one_shot_gumbel_noise_is_picking_in_turn(picks):
-    """12,000 draws against the enumerated probabilities; chi-squared, false alarms once in 10,000."""
+    """12,000 draws against the enumerated probabilities; chi-squared, false alarms once in
+    10,000."""
     exact = sequences(SCORES, picks, EPS0)
     counts = dict.fromkeys(exact, 0)
     draws = 12_000
@@ -61,7 +68,8 @@ def test_one_shot_gumbel_noise_is_picking_in_turn(picks):
 
 
 def test_a_wrong_scale_would_be_noticed():
-    """The same chi-squared test refuses noise of half the scale: it has the power to find the bug it looks for."""
+    """The same chi-squared test refuses noise of half the scale: it has the power to find the bug
+    it looks for."""
     exact = sequences(SCORES, 1, EPS0)
     counts = dict.fromkeys(exact, 0)
     for i in range(12_000):
@@ -73,7 +81,8 @@ def test_a_wrong_scale_would_be_noticed():
 
 @pytest.mark.parametrize("eps0", [0.1, 1.0, 4.0])
 def test_bounded_range_over_all_neighbours(eps0):
-    """A patient moves every score by at most 1: over all corners the log ratios span eps0 and never more."""
+    """A patient moves every score by at most 1: over all corners the log ratios span eps0 and never
+    more."""
     widest = 0.0
     base = np.log(pick_probabilities(SCORES, eps0))
     for change in product((-1, -0.5, 0, 0.5, 1), repeat=3):
@@ -88,7 +97,8 @@ def test_bounded_range_over_all_neighbours(eps0):
 @pytest.mark.parametrize("picks", [1, 2])
 @pytest.mark.parametrize("eps0", [0.2, 1.0, 3.0])
 def test_renyi_divergence_is_below_the_zcdp_that_is_charged(picks, eps0):
-    """Exact distributions over ordered outcomes, every neighbour on a grid, both directions, several orders."""
+    """Exact distributions over ordered outcomes, every neighbour on a grid, both directions,
+    several orders."""
     rho = picks * eps0**2 / 8
     assert pick_strength(rho, picks) == pytest.approx(eps0)
     for base in (np.zeros(3), SCORES):

@@ -1,4 +1,5 @@
-"""Means through whole numbers: the stated error holds, nothing wraps, and noise sums to the planned variance."""
+"""Means through whole numbers: the stated error holds, nothing wraps, and noise sums to the planned
+variance."""
 
 import numpy as np
 import pytest
@@ -7,20 +8,24 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suture.errors import RunError
-from suture.privacy.mechanisms import derive, seeded_key
-from suture.protection.bounded import Bounded, shares
+from suture.privacy.noise.source import derive, seeded_key
+from suture.protection.collector import secure_total
+from suture.protection.robust import Bounded, shares
 from suture.protection.secure_sum import Grid
-from suture.protection.total import secure_total
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 8), st.integers(1, 5), st.sampled_from([32, 64]), st.floats(1e-3, 1e3), st.data())
+@given(
+    st.integers(1, 8), st.integers(1, 5), st.sampled_from([32, 64]), st.floats(1e-3, 1e3), st.data()
+)
 def test_the_mean_is_within_the_stated_error(parties, size, word, bound, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     updates = rng.normal(size=(parties, size)) * bound / 3
     weight = shares({str(i): float(rng.integers(1, 1000)) for i in range(parties)})
     grid = Bounded(bound, parties, word)
-    stayed = data.draw(st.lists(st.integers(0, parties - 1), min_size=1, max_size=parties, unique=True))
+    stayed = data.draw(
+        st.lists(st.integers(0, parties - 1), min_size=1, max_size=parties, unique=True)
+    )
     total = sum(grid.words(updates[i], weight[str(i)]) for i in stayed)
     part = sum(weight[str(i)] for i in stayed)
     wanted = sum(weight[str(i)] * grid.shortened(updates[i]) for i in stayed) / part
@@ -30,7 +35,8 @@ def test_the_mean_is_within_the_stated_error(parties, size, word, bound, data):
 
 @pytest.mark.parametrize("word", [32, 64])
 def test_the_largest_updates_do_not_wrap(word):
-    """Every site at the bound in the same entry: the sum is the bound itself, the most there can be."""
+    """Every site at the bound in the same entry: the sum is the bound itself, the most there can
+    be."""
     grid = Bounded(7.0, 150, word)
     words = [grid.words(np.array([7e9, 0.0]), 1 / 150) for _ in range(150)]
     assert grid.mean(np.sum(words, axis=0, dtype=words[0].dtype), 1.0)[0] == pytest.approx(
@@ -60,9 +66,10 @@ SITES = [f"site {i}" for i in range(20)]
 
 @pytest.mark.parametrize(("gone", "stage"), [(6, "mask"), (6, "share"), (3, "mask"), (6, "unmask")])
 def test_the_decoded_noise_has_the_planned_central_variance(gone, stage):
-    """20 sites, 14 must stay, each adds 1/14 of the central variance: with 14 in the sum the noise is the planned one,
-    with s it is s/14 of it. The planned one is a central Gaussian's for rho = 0.5, and a thousandth more for being
-    discrete. 20,000 entries, chi-squared on both sides; a false alarm once in 10,000."""
+    """20 sites, 14 must stay, each adds 1/14 of the central variance: with 14 in the sum the noise
+    is the planned one, with s it is s/14 of it. The planned one is a central Gaussian's for rho =
+    0.5, and a thousandth more for being discrete. 20,000 entries, chi-squared on both sides; a
+    false alarm once in 10,000."""
     size = 20_000
     grid = Grid(sensitivity=1.0, rho=0.5, size=size, honest=14)
     values = {s: np.random.default_rng(i).normal(size=size) for i, s in enumerate(SITES)}

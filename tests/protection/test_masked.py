@@ -1,4 +1,5 @@
-"""The secure sum over a network: right sums with dropouts at every stage, uniform views, and a server that lies for nothing."""
+"""The secure sum over a network: right sums with dropouts at every stage, uniform views, and a
+server that lies for nothing."""
 
 import numpy as np
 import pytest
@@ -9,14 +10,25 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from suture.errors import PrivacyError, RunError
-from suture.privacy.mechanisms import derive, seeded_key
-from suture.protection.collector import Collector, play
+from suture.privacy.noise.source import derive, seeded_key
+from suture.protection.collector import Collector, play, secure_total
 from suture.protection.envelope import seal, unseal
 from suture.protection.masked import Sender
-from suture.protection.masks import add_mask, mask_private, own_mask_key, pair_key, unsigned
-from suture.protection.shamir import PRIME, element, join, split, weights
-from suture.protection.terms import STAGES, Terms, threshold_of
-from suture.protection.total import secure_total
+from suture.protection.terms import (
+    PRIME,
+    STAGES,
+    Terms,
+    add_mask,
+    element,
+    join,
+    mask_private,
+    own_mask_key,
+    pair_key,
+    split,
+    threshold_of,
+    unsigned,
+    weights,
+)
 
 SITES = tuple(f"site {i}" for i in range(20))
 KEY = seeded_key(6, "masked")
@@ -32,7 +44,10 @@ def terms_of(sites=SITES, threshold=None, session=b"s" * 32, asked=b"a" * 32):
 
 
 def senders_of(terms, salt=0):
-    return {site: Sender(terms, site, identity(site), derive(KEY, "secret", site, salt)) for site in terms.parties}
+    return {
+        site: Sender(terms, site, identity(site), derive(KEY, "secret", site, salt))
+        for site in terms.parties
+    }
 
 
 def words_of(sites=SITES, size=33):
@@ -51,7 +66,10 @@ def summed(words, sites):
     found = {}
     for name, bits in (("a", 32), ("b", 64)):
         flat = [words[site][name].reshape(-1).tolist() for site in sites]
-        whole = [(sum(column) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) for column in zip(*flat, strict=True)]
+        whole = [
+            (sum(column) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+            for column in zip(*flat, strict=True)
+        ]
         found[name] = np.array(whole).reshape(words[sites[0]][name].shape)
     return found
 
@@ -61,7 +79,9 @@ def advance(collector, senders, words, until, leave=None):
     for stage in STAGES[: STAGES.index(until)]:
         asked = collector.ask(stage)
         gone = (leave or {}).get(stage, ())
-        given_ = {s: senders[s].answer(stage, m, words[s]) for s, m in asked.items() if s not in gone}
+        given_ = {
+            s: senders[s].answer(stage, m, words[s]) for s, m in asked.items() if s not in gone
+        }
         collector.take(stage, given_)
 
 
@@ -81,7 +101,8 @@ def test_everybody_stays_and_the_sum_is_exact():
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_six_of_twenty_may_leave_at_any_stage(stage):
-    """Threshold 14 of 20. Who left before its words were masked is not in the sum; who left after is."""
+    """Threshold 14 of 20. Who left before its words were masked is not in the sum; who left after
+    is."""
     words, gone = words_of(), SITES[3:9]
     total = secure_total(words, key=KEY, leave={stage: gone})
     counted = stage in ("agree", "unmask")
@@ -102,7 +123,7 @@ def test_dropouts_spread_over_all_stages():
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_fewer_than_the_threshold_end_the_sum_with_nothing_opened(stage):
-    with pytest.raises(RunError, match=f"13 of 20 sites completed stage '{stage}', the threshold is 14; nothing"):
+    with pytest.raises(RunError, match=f"13 of 20 sites .* '{stage}', the threshold is 14"):
         secure_total(words_of(), key=KEY, leave={stage: SITES[:7]})
 
 
@@ -110,7 +131,9 @@ def test_fewer_than_the_threshold_end_the_sum_with_nothing_opened(stage):
 @given(st.integers(3, 9), st.data())
 def test_any_dropouts_within_the_threshold_give_the_right_sum(count, data):
     sites = SITES[:count]
-    left = data.draw(st.lists(st.sampled_from(sites), max_size=count - threshold_of(count), unique=True))
+    left = data.draw(
+        st.lists(st.sampled_from(sites), max_size=count - threshold_of(count), unique=True)
+    )
     leave = {}
     for site in left:
         leave.setdefault(data.draw(st.sampled_from(STAGES)), []).append(site)
@@ -129,7 +152,9 @@ def test_stages_may_run_in_other_processes():
         answers = {}
         for site, message in messages.items():
             sender = Sender.resume(terms, site, identity(site), unseal(kept[site]))
-            answers[site] = sender.answer(stage, unseal(seal(message)), words[site] if stage == "mask" else None)
+            answers[site] = sender.answer(
+                stage, unseal(seal(message)), words[site] if stage == "mask" else None
+            )
             kept[site] = seal(sender.state)
         return answers
 
@@ -144,22 +169,27 @@ def test_stages_may_run_in_other_processes():
 
 
 def test_the_view_of_one_site_is_uniform():
-    """Bytes of one site's masked words, for words that are all zero: chi-squared over 256 values, and over pairs of
-    neighbouring bytes' high halves; each raises a false alarm once in 10,000."""
+    """Bytes of one site's masked words, for words that are all zero: chi-squared over 256 values,
+    and over pairs of neighbouring bytes' high halves; each raises a false alarm once in 10,000."""
     sites = SITES[:5]
     terms = terms_of(sites)
     zeros = {site: {"x": np.zeros(50_000, np.int32)} for site in sites}
     collector, senders = Collector(terms), senders_of(terms)
     advance(collector, senders, zeros, "mask")
-    seen = senders[sites[1]].answer("mask", collector.ask("mask")[sites[1]], zeros[sites[1]])["x"].view(np.uint8)
+    seen = (
+        senders[sites[1]]
+        .answer("mask", collector.ask("mask")[sites[1]], zeros[sites[1]])["x"]
+        .view(np.uint8)
+    )
     assert stats.chisquare(np.bincount(seen, minlength=256)).pvalue > 1e-4
     pairs = (seen[:-1:2] >> 4).astype(int) * 16 + (seen[1::2] >> 4)
     assert stats.chisquare(np.bincount(pairs, minlength=256)).pvalue > 1e-4
 
 
 def test_who_drops_out_after_masking_stays_hidden_by_its_own_mask():
-    """A site whose words came in and that is then declared dropped: the server opens its pairwise masks and still sees
-    uniform bytes, because nobody gives a share of its own mask (false alarm once in 10,000)."""
+    """A site whose words came in and that is then declared dropped: the server opens its pairwise
+    masks and still sees uniform bytes, because nobody gives a share of its own mask (false alarm
+    once in 10,000)."""
     sites = SITES[:6]
     terms, victim = terms_of(sites, threshold=4), sites[2]
     words = {site: {"x": np.zeros(50_000, np.int32)} for site in sites}
@@ -170,7 +200,9 @@ def test_who_drops_out_after_masking_stays_hidden_by_its_own_mask():
     late = unsigned(answers.pop(victim))
     collector.take("mask", answers)
     for stage in ("agree", "unmask"):
-        collector.take(stage, {s: senders[s].answer(stage, m) for s, m in collector.ask(stage).items()})
+        collector.take(
+            stage, {s: senders[s].answer(stage, m) for s, m in collector.ask(stage).items()}
+        )
     assert not np.any(collector.total()["x"])
     key = mask_private(collector._joined(2, collector._mask_key_is_right))
     for other, party in enumerate(sites):
@@ -188,8 +220,9 @@ def test_who_drops_out_after_masking_stays_hidden_by_its_own_mask():
 
 
 def test_a_server_that_tells_two_lists_of_dropouts_gets_no_share_at_all():
-    """Half of the sites hear that the victim stayed (its own mask would be opened), the others that it left (its mask
-    key would be). Each list gets fewer signatures than the threshold, and mixed signatures do not verify."""
+    """Half of the sites hear that the victim stayed (its own mask would be opened), the others that
+    it left (its mask key would be). Each list gets fewer signatures than the threshold, and mixed
+    signatures do not verify."""
     terms, words = terms_of(), words_of()
     collector, senders = Collector(terms), senders_of(terms)
     advance(collector, senders, words, "agree")
@@ -216,8 +249,10 @@ def test_a_list_needs_threshold_signatures():
     advance(collector, senders, words, "agree")
     message = collector.ask("agree")[SITES[0]]
     signed = [senders[site].answer("agree", message)["signature"] for site in SITES[:13]]
-    with pytest.raises(PrivacyError, match="'signers' lists 13 sites, fewer than the 14 that are needed"):
-        senders[SITES[0]].answer("unmask", {"signers": np.arange(13, dtype=np.int32), "signatures": np.stack(signed)})
+    with pytest.raises(PrivacyError, match="'signers' lists 13 sites; 14"):
+        senders[SITES[0]].answer(
+            "unmask", {"signers": np.arange(13, dtype=np.int32), "signatures": np.stack(signed)}
+        )
 
 
 def test_no_site_signs_or_unmasks_twice():
@@ -226,7 +261,10 @@ def test_no_site_signs_or_unmasks_twice():
     advance(collector, senders, words, "agree")
     site = senders[SITES[0]]
     site.answer("agree", {"survivors": np.arange(5, dtype=np.int32)})
-    with pytest.raises(PrivacyError, match="asked for stage 'agree', expected 'unmask'; each stage is answered once"):
+    with pytest.raises(
+        PrivacyError,
+        match="stage 'agree', expected 'unmask'",
+    ):
         site.answer("agree", {"survivors": np.arange(4, dtype=np.int32)})
     with pytest.raises(PrivacyError, match="expected None"):
         site.answer("unmask", {})
@@ -235,7 +273,7 @@ def test_no_site_signs_or_unmasks_twice():
 @pytest.mark.parametrize(
     ("survivors", "why"),
     [
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], "fewer than the 14"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], "14 are needed"),
         ([*range(1, 20)], "says that this site dropped out"),
         ([0, *range(19)], "twice"),
         ([*range(19), 20], "no party"),
@@ -251,7 +289,8 @@ def test_lists_that_cannot_be_are_refused(survivors, why):
 
 
 def test_signatures_of_another_sum_do_not_count():
-    """The same sites, the same lists, an earlier session: replayed keys and replayed signatures are refused."""
+    """The same sites, the same lists, an earlier session: replayed keys and replayed signatures are
+    refused."""
     words = words_of(SITES[:5])
     old, new = terms_of(SITES[:5], session=b"o" * 32), terms_of(SITES[:5], session=b"n" * 32)
     before, earlier = Collector(old), senders_of(old)
@@ -273,7 +312,9 @@ def test_a_server_cannot_put_its_own_keys_in_place_of_a_site():
     collector, senders = Collector(terms), senders_of(terms)
     advance(collector, senders, {s: {} for s in SITES}, "share")
     message = collector.ask("share")[SITES[0]]
-    mine = np.frombuffer(X25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw(), np.uint8)
+    mine = np.frombuffer(
+        X25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw(), np.uint8
+    )
     keys = message["keys"].copy()
     keys[3, 32:64] = mine
     with pytest.raises(PrivacyError, match="keys of 'site 3' are not signed by it"):
@@ -296,13 +337,16 @@ def test_shares_that_were_changed_or_exchanged_are_refused():
 
 
 def test_sites_that_were_asked_different_things_open_nothing():
-    """A server that sends one site another model could read its answer out of the sum (Pasquini et al. 2022): what was
-    asked is part of the terms, so its keys are not accepted by the others, nor theirs by it."""
+    """A server that sends one site another model could read its answer out of the sum (Pasquini et
+    al. 2022): what was asked is part of the terms, so its keys are not accepted by the others, nor
+    theirs by it."""
     sites = SITES[:5]
     same, other = terms_of(sites), terms_of(sites, asked=b"b" * 32)
     collector, senders = Collector(same), senders_of(same)
     senders[sites[2]] = senders_of(other)[sites[2]]
-    collector.take("advertise", {s: sender.answer("advertise", {}) for s, sender in senders.items()})
+    collector.take(
+        "advertise", {s: sender.answer("advertise", {}) for s, sender in senders.items()}
+    )
     assert collector.rejected == [("site 2", "advertise", "keys that are not signed by the site")]
     with pytest.raises(PrivacyError, match="are not signed by it"):
         senders[sites[2]].answer("share", collector.ask("share")[sites[0]])
@@ -337,7 +381,9 @@ def test_odd_answers_are_rejected_and_recorded():
     answers["stranger"] = answers[sites[2]]
     collector.take("mask", answers)
     for stage in ("agree", "unmask"):
-        collector.take(stage, {s: senders[s].answer(stage, m) for s, m in collector.ask(stage).items()})
+        collector.take(
+            stage, {s: senders[s].answer(stage, m) for s, m in collector.ask(stage).items()}
+        )
     np.testing.assert_array_equal(collector.total()["a"], summed(words, sites[2:])["a"])
     assert collector.rejected == [
         ("site 0", "mask", "no words of 32 or 64 bits"),
@@ -357,7 +403,10 @@ def test_odd_answers_are_rejected_and_recorded():
 )
 def test_terms_that_protect_nobody_are_refused(change, why):
     good = terms_of()
-    fields = {name: getattr(good, name) for name in ("session", "parties", "identities", "threshold", "asked")}
+    fields = {
+        name: getattr(good, name)
+        for name in ("session", "parties", "identities", "threshold", "asked")
+    }
     with pytest.raises(PrivacyError, match=why):
         Terms(**{**fields, **change})
 
@@ -373,7 +422,8 @@ def test_a_key_that_was_not_enrolled_is_refused():
 
 
 def test_shares_of_a_known_polynomial():
-    """Threshold 3, coefficients read off the shares: a parabola through three of them gives the fourth and the secret."""
+    """Threshold 3, coefficients read off the shares: a parabola through three of them gives the
+    fourth and the secret."""
     key = seeded_key(1)
     a, b = element(key, "coefficient", 1), element(key, "coefficient", 2)
     shares = split(123, 3, 4, key)
@@ -384,10 +434,12 @@ def test_shares_of_a_known_polynomial():
 
 
 def test_fewer_shares_than_the_threshold_fit_every_secret():
-    """For any two shares and any secret there is exactly one parabola: nothing is learnt from two of three."""
+    """For any two shares and any secret there is exactly one parabola: nothing is learnt from two
+    of three."""
     shares = split(5, 3, 5, seeded_key(2))
     for secret in (0, 1, PRIME - 1):
-        # The third share that would give this secret, by interpolation at place 3 through (0, secret), 1 and 2.
+        # The third share that would give this secret, by interpolation at place 3 through (0,
+        # secret), 1 and 2.
         third = (secret - 3 * shares[0] + 3 * shares[1]) % PRIME
         assert join([shares[0], shares[1], third], weights([0, 1, 2])) == secret
 

@@ -1,4 +1,5 @@
-"""Robust aggregation: hand-computed numbers, breakdown points as properties, and what is rejected before."""
+"""Robust aggregation: hand-computed numbers, breakdown points as properties, and what is rejected
+before."""
 
 import numpy as np
 import pytest
@@ -27,8 +28,9 @@ def test_trimmed_mean_by_hand():
 
 
 def test_krum_by_hand():
-    """Five points, one wrong: scores are sums of the two least squared distances. (0,0): 1+1; (1,0): 1+1; (0,1): 1+2;
-    (2,0): 1+4; (9,9): far. The first of the two best wins; the two best together have the mean (0.5, 0)."""
+    """Five points, one wrong: scores are sums of the two least squared distances. (0,0): 1+1;
+    (1,0): 1+1; (0,1): 1+2; (2,0): 1+4; (9,9): far. The first of the two best wins; the two best
+    together have the mean (0.5, 0)."""
     updates = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [9.0, 9.0]])
     assert robust.krum(updates, 1).tolist() == [0.0, 0.0]
     assert robust.krum(updates, 1, keep=2).tolist() == [0.5, 0.0]
@@ -43,13 +45,17 @@ def test_weights_count_for_the_mean_only():
 
 
 def test_norm_bounds_by_hand():
-    assert robust.bounded(np.array([[0.0, 0.0], [30.0, 40.0]]), 5.0).tolist() == [[0.0, 0.0], [3.0, 4.0]]
+    assert robust.bounded(np.array([[0.0, 0.0], [30.0, 40.0]]), 5.0).tolist() == [
+        [0.0, 0.0],
+        [3.0, 4.0],
+    ]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
 def test_entries_stay_between_honest_ones_below_the_breakdown_point(wrong, size, data):
-    """2 wrong + 1 updates of which ``wrong`` are anything: median and trimmed mean stay within the honest range."""
+    """2 wrong + 1 updates of which ``wrong`` are anything: median and trimmed mean stay within the
+    honest range."""
     honest = data.draw(nps.arrays(np.float64, (wrong + 1, size), elements=finite))
     bad = data.draw(nps.arrays(np.float64, (wrong, size), elements=hostile))
     updates = np.vstack([honest, bad])[data.draw(st.permutations(range(2 * wrong + 1)))]
@@ -60,7 +66,8 @@ def test_entries_stay_between_honest_ones_below_the_breakdown_point(wrong, size,
 
 
 def test_one_more_than_the_breakdown_point_breaks_them():
-    """The bounds are tight: with wrong + 1 of 2 wrong + 1 hostile, both go wherever the hostile want."""
+    """The bounds are tight: with wrong + 1 of 2 wrong + 1 hostile, both go wherever the hostile
+    want."""
     updates = np.array([[0.0], [1.0], [1e9], [1e9], [1e9]])
     assert robust.median(updates)[0] == 1e9
     assert robust.trimmed_mean(updates, 2)[0] == 1e9
@@ -69,10 +76,16 @@ def test_one_more_than_the_breakdown_point_breaks_them():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), st.floats(-5, 5), st.data())
 def test_krum_takes_an_honest_update_when_the_others_are_far(wrong, centre, data):
-    """Honest updates within 1 of each other, hostile ones further than 10 x count from all of them: one honest wins."""
+    """Honest updates within 1 of each other, hostile ones further than 10 x count from all of them:
+    one honest wins."""
     count = 2 * wrong + 3
-    honest = data.draw(nps.arrays(np.float64, (count - wrong, 2), elements=st.floats(-0.3, 0.3))) + centre
-    bad = data.draw(nps.arrays(np.float64, (wrong, 2), elements=st.floats(10 * count, 1e20))) + centre
+    honest = (
+        data.draw(nps.arrays(np.float64, (count - wrong, 2), elements=st.floats(-0.3, 0.3)))
+        + centre
+    )
+    bad = (
+        data.draw(nps.arrays(np.float64, (wrong, 2), elements=st.floats(10 * count, 1e20))) + centre
+    )
     found = robust.krum(np.vstack([bad, honest]), wrong)
     assert any(np.array_equal(found, row) for row in honest)
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
-from sample import sample
+from support.sample import sample
 
 from suture.report.console import html_repr, print_result, summary_table
 
@@ -68,7 +68,10 @@ def test_markup_and_html_stay_text() -> None:
 
 def test_columns_follow_the_metrics_there_are() -> None:
     table = summary_table(
-        {"name": "x", "methods": {"a": {"metrics": {"global": {"auc_ovo": 0.9, "f1_weighted": 0.8}}}}}
+        {
+            "name": "x",
+            "methods": {"a": {"metrics": {"global": {"auc_ovo": 0.9, "f1_weighted": 0.8}}}},
+        }
     )
     heads = [str(column.header) for column in table.columns]
     assert heads == ["Method", "AUC, one against one", "F1, weighted", "ε", "Up", "Down"]

@@ -1,4 +1,5 @@
-"""The page: self-contained, complete, safe against any name, and really drawn by a browser without a network."""
+"""The page: self-contained, complete, safe against any name, and really drawn by a browser without
+a network."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample import sample
+from support.sample import sample
 
 from suture.report import shell as shell_module
 from suture.report.page import render, write
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 class Outline(HTMLParser):
@@ -72,7 +75,7 @@ def test_every_section_is_there(full_page: str) -> None:
         "reproduce",
     }
     assert sum(tag == "h1" for tag, _ in outline.tags) == 1
-    assert sum(tag == "figure" for tag, _ in outline.tags) == 11
+    assert sum(tag == "figure" for tag, _ in outline.tags) == 10
     for text in ("Adaptive Federated Optimization", "suture run study.toml", "42, 43, 44", "p, Welch", "12 values of",
                  "add or remove one patient", "Taken as public", "Not covered by the promise", "PLD",
                  "no real patient is described", "15 November 2026, 20:30 UTC"):  # fmt: skip
@@ -86,7 +89,11 @@ def test_nothing_is_fetched(full_page: str) -> None:
         assert tag not in ("link", "img", "iframe", "object", "embed"), tag
         assert "src" not in attrs, tag
         assert not str(attrs.get("href") or "#").startswith(("http", "//", "file")), attrs
-    policy = next(str(a["content"]) for t, a in Outline(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        str(a["content"])
+        for t, a in Outline(page).tags
+        if a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none'")
     assert "unsafe-eval" not in policy
     assert re.search(r"script-src '[^']+' '[^']+'$", policy)
@@ -106,9 +113,13 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7
 
 def test_names_never_become_code() -> None:
     result = sample(methods=2, sites=2, rounds=3, seeds=2)
-    result["name"] = result["outcome"] = result["command"] = result["created"] = result["suture"] = HOSTILE
+    result["name"] = result["outcome"] = result["command"] = result["created"] = result[
+        "suture"
+    ] = HOSTILE
     result["warnings"] = [HOSTILE]
-    result["references"] = [{"title": HOSTILE, "authors": HOSTILE, "year": HOSTILE, "where": HOSTILE}]
+    result["references"] = [
+        {"title": HOSTILE, "authors": HOSTILE, "year": HOSTILE, "where": HOSTILE}
+    ]
     for method in result["methods"].values():
         method["label"] = method["stopped"] = HOSTILE
         for name in ("statement", "unit", "neighbours", "sampling", "accountant", "noise_source"):
@@ -146,7 +157,9 @@ def test_what_is_not_covered_is_said_once() -> None:
     result = sample(methods=1, sites=2, rounds=2, seeds=1)
     privacy = result["methods"]["fedadam"]["privacy"]
     privacy["not_covered"] = ["exact metrics", "side channels: time"]
-    privacy["statement"] = "First.\n\nNot covered: exact metrics; side channels: time.\n\nNot covered: exact metrics."
+    privacy["statement"] = (
+        "First.\n\nNot covered: exact metrics; side channels: time.\n\nNot covered: exact metrics."
+    )
     words = Outline(render(result)).words
     assert words.count("side channels: time") == 1
     assert "Not covered: exact metrics." in words
@@ -203,7 +216,9 @@ def test_a_browser_draws_every_figure(
         result["methods"]["fedavg"]["label"] = HOSTILE
         result["methods"]["fedprox"]["metrics"]["sites"] = {HOSTILE: result["metrics"]["global"]}
         # Press every download button, and note what would be saved instead of saving it.
-        noted = "document.body.dataset[kind] = link.download + ' ' + url.slice(0, 21); link.remove();"
+        noted = (
+            "document.body.dataset[kind] = link.download + ' ' + url.slice(0, 21); link.remove();"
+        )
         pressed = shell_module._DRAW.replace("link.click(); link.remove();", noted)
         pressed = pressed.replace(
             "button.disabled = false;", "button.disabled = false; setTimeout(() => button.click());"
@@ -227,5 +242,9 @@ def test_a_browser_draws_every_figure(
     assert not any(tag == "img" for tag, _ in outline.tags)
     if kind == "hostile":
         body = next(attrs for tag, attrs in outline.tags if tag == "body")
-        assert re.fullmatch(r"script--script-alert[\w-]+\.png data:image/png;base64", body["data-png"] or "")
-        assert re.fullmatch(r"script--script-alert[\w-]+\.svg (data:image/svg\S+|blob:\S+)", body["data-svg"] or "")
+        assert re.fullmatch(
+            r"script--script-alert[\w-]+\.png data:image/png;base64", body["data-png"] or ""
+        )
+        assert re.fullmatch(
+            r"script--script-alert[\w-]+\.svg (data:image/svg\S+|blob:\S+)", body["data-svg"] or ""
+        )

@@ -7,22 +7,28 @@ import re
 
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, ZCDpEvent
 
-from suture.privacy.books import FIELDS, event_words, overview, ranges, releases
-from suture.privacy.events import normal_form
-from suture.privacy.ledger import Budget, Ledger
-from suture.report.ledgers import export_ledger, print_ledger
-from suture.report.statement_page import render, render_certificate
+from suture.privacy.accounting.events import normal_form
+from suture.privacy.ledger.ledger import Budget, Ledger
+from suture.privacy.ledger.overview import FIELDS, event_words, overview, ranges, releases
+from suture.report.console import print_ledger
+from suture.report.statement import export_ledger, render, render_certificate
 
 WRITTEN = "2026-11-15T20:30:00+00:00"
 
 
 def ledger():
     found = Ledger.open(None, "boston")
-    found.open_lifetime(Budget(20.0, 1e-5, "pld"))
+    found.open_lifetime(Budget(20.0, 1e-4, "pld"))
     found.note(
         "cardio",
         "admitted",
-        {"charter": "68687716", "protocol": "2026-14", "expires": "2027-12-31", "epsilon": 8.0, "delta": 1e-5},
+        {
+            "charter": "68687716",
+            "protocol": "2026-14",
+            "expires": "2027-12-31",
+            "epsilon": 8.0,
+            "delta": 1e-5,
+        },
     )
     found.note("genome", "refused", {"charter": None, "why": ["not to be trusted"]}, again=True)
     found.note("cardio", "consent", {"patients": 98765, "patients without consent": 43210})
@@ -38,7 +44,9 @@ def ledger():
 def test_the_page_holds_every_figure_and_no_count_of_patients():
     page = render(overview(ledger()), written=WRITTEN)
     assert re.search(
-        r"<th scope=\"row\">cardio/fedavg</th><td>6\.00</td><td>6\.00</td><td>1e-5</td><td>PLD</td><td>40</td>", page
+        r"<th "
+        r"scope=\"row\">cardio/fedavg</th><td>6\.00</td><td>6\.00</td><td>1e-5</td><td>PLD</td><td>40</td>",
+        page,
     )
     assert "lifetime budget" in page
     assert "cardio: ethics protocol 2026-14, valid until 2027-12-31, charter 68687716" in page
@@ -64,7 +72,7 @@ def test_what_is_not_private_is_said_first():
 def test_rows_and_files(tmp_path, capsys):
     found = ledger()
     rows = releases(found)
-    assert [row["entry"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["entry"] for row in rows[:7]] == [1, 2, "n1", "n2", "n3", 3, 4]
     assert rows[6]["event"] == "Gaussian, noise 4.83"
     assert rows[45]["epsilon"] == 5.9995 > rows[44]["epsilon"]
     assert rows[-1]["event"] == "zCDP, rho 0.02"
@@ -86,10 +94,22 @@ def test_words():
 
 
 def test_the_certificate_tells_held_out_from_drawn():
-    keys = {"releases": 3, "first": WRITTEN, "last": WRITTEN, "delta": 1e-5, "accountant": "pld", "rounds": "1-3"}
+    keys = {
+        "releases": 3,
+        "first": WRITTEN,
+        "last": WRITTEN,
+        "delta": 1e-5,
+        "accountant": "pld",
+        "rounds": "1-3",
+    }
     studies = [
         {"account": "a/fedavg", "epsilon": 1.234, "part": "may have been drawn in", **keys},
-        {"account": "b/fedavg", "epsilon": 0.0, "part": "held out for testing: no model was trained on them", **keys},
+        {
+            "account": "b/fedavg",
+            "epsilon": 0.0,
+            "part": "held out for testing: no model was trained on them",
+            **keys,
+        },
     ]
     page = render_certificate(
         {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from sample import sample
+from support.sample import sample
 
 from suture.report import tables
+from suture.report.words import complete
 
 
 @pytest.fixture(scope="module")
 def full() -> dict:
-    return sample(methods=4, sites=5, rounds=5, seeds=3)
+    return complete(sample(methods=4, sites=5, rounds=5, seeds=3))
 
 
 def test_quality_shows_means_intervals_and_the_best(full: dict) -> None:
@@ -26,9 +27,17 @@ def test_quality_shows_means_intervals_and_the_best(full: dict) -> None:
 
 
 def test_cost_says_none_without_privacy(full: dict) -> None:
-    assert [c.text for c in tables.cost(full).rows[0]] == ["FedAvg", "8.00", "1e-5", "6.2 MB", "6.2 MB", "5", "3.2 s"]
+    assert [c.text for c in tables.cost(full).rows[0]] == [
+        "FedAvg",
+        "8.00",
+        "1e-5",
+        "6.2 MB",
+        "6.2 MB",
+        "5",
+        "3.2 s",
+    ]
     assert tables.cost(full).rows[0][1].note == "geriatric"
-    open_result = sample(methods=1, sites=2, rounds=2, seeds=1, private=False)
+    open_result = complete(sample(methods=1, sites=2, rounds=2, seeds=1, private=False))
     assert tables.cost(open_result).rows[0][1].text == "none"
 
 
@@ -36,11 +45,11 @@ def test_p_values(full: dict) -> None:
     table = tables.significance(full)
     assert table is not None
     assert [row[0].text for row in table.rows] == ["FedProx", "FedCluster", "FedAdagrad"]
-    assert tables.significance({"name": "x", "methods": {"a": {}}}) is None
+    assert tables.significance(complete({"methods": {"a": {}}})) is None
 
 
 def test_hospitals_lowest_first_and_cut() -> None:
-    many = sample(methods=1, sites=200, rounds=2, seeds=1, cohort=False)
+    many = complete(sample(methods=1, sites=200, rounds=2, seeds=1, cohort=False))
     table = tables.hospital_metrics(many)
     assert table is not None
     assert len(table.rows) == tables.MOST_ROWS
@@ -53,7 +62,9 @@ def test_hospitals_lowest_first_and_cut() -> None:
 
 
 def test_a_hospital_without_a_promise_comes_first() -> None:
-    found = tables.promises({"name": "x", "methods": {"m": {"privacy": {"sites": {"a": 1.0, "b": None}}}}})
+    found = tables.promises(
+        complete({"methods": {"m": {"privacy": {"sites": {"a": 1.0, "b": None}}}}})
+    )
     assert found is not None
     assert [row[1].text for row in found.rows] == ["none", "1.00"]
 
@@ -64,13 +75,13 @@ def test_training_patients_come_from_the_cohort_where_the_promise_lacks_them() -
         "methods": {"m": {"privacy": {"sites": {"a": 1.0}}}},
         "cohort": {"sites": {"a": {"train": 80}}},
     }
-    found = tables.promises(result)
+    found = tables.promises(complete(result))
     assert found is not None
     assert found.rows[0][3].text == "80"
 
 
 def test_groups_flag_few_rows_and_the_lowest(full: dict) -> None:
     groups = {"sex": {"F": {"auc": 0.9, "rows": 400}, "M": {"auc": 0.8, "rows": 12}}}
-    (table,) = tables.subgroups({"name": "x", "methods": {"m": {"metrics": {"groups": groups}}}})
+    (table,) = tables.subgroups(complete({"methods": {"m": {"metrics": {"groups": groups}}}}))
     assert [(row[0].note, row[1].note) for row in table.rows] == [("", ""), ("lowest AUC", "few")]
     assert [t.caption for t in tables.subgroups(full)] == ["By sex", "By ethnicity"]

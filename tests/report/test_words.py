@@ -1,4 +1,5 @@
-"""Words and numbers: what counts as private, what is rounded which way, what is said in one sentence."""
+"""Words and numbers: what counts as private, what is rounded which way, what is said in one
+sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample import sample
+from support.sample import sample
 
 from suture.report import words
 
@@ -31,23 +32,27 @@ def test_epsilon_is_never_printed_smaller_than_proven(value: float) -> None:
     ],
 )
 def test_private_only_with_an_epsilon_for_everyone(privacy: dict, private: bool) -> None:
-    assert words.protected({"privacy": privacy}) is private
+    result = words.complete({"methods": {"m": {"privacy": privacy}}})
+    assert words.protected(words.primary(result)) is private
 
 
 def test_headline_names_what_matters() -> None:
-    full = sample(methods=2, sites=2, rounds=3, seeds=3)
+    full = words.complete(sample(methods=2, sites=2, rounds=3, seeds=3))
     text = words.headline(full)
     assert "trained at 2 hospitals on 14,288 patients" in text
     assert "patient-level differential privacy" in text
     assert "ε\u00a0=\u00a08.00 or less, δ\u00a0=\u00a01e-5" in text
     assert f"AUC {full['methods']['fedavg']['metrics']['global']['auc']:.3f}" in text
-    open_result = sample(methods=1, sites=2, rounds=3, seeds=1, private=False)
+    open_result = words.complete(sample(methods=1, sites=2, rounds=3, seeds=1, private=False))
     assert words.headline(open_result).endswith("without differential privacy.")
 
 
 def test_a_result_without_any_section_still_speaks() -> None:
-    bare = {"name": "x", "methods": {"fedavg": {}}}
-    assert words.headline(bare) == "fedavg reaches AUC – on held-out patients, without differential privacy."
+    bare = words.complete({"name": "x", "methods": {"fedavg": {}}})
+    assert (
+        words.headline(bare)
+        == "fedavg reaches AUC – on held-out patients, without differential privacy."
+    )
     assert words.hospitals(bare) == []
     assert words.unprotected(bare) == ["fedavg"]
 
@@ -60,3 +65,31 @@ def test_numbers_for_people() -> None:
     assert words.moment("2026-11-15T21:30:00+01:00") == "15 November 2026, 20:30 UTC"
     assert words.span([0.5, None]) == ""
     assert words.duration(125.4) == "2 min 5 s"
+
+
+def test_what_many_hospitals_share_is_said_once_with_the_worst_of_them() -> None:
+    many = [
+        f"site 'h{i}': column 'bmi': {i} of 1,000 rows without a value, filled" for i in range(1, 6)
+    ]
+    other = "site 'h1': column 'bmi': 4 of 1,000 rows outside the declared 10 to 60, clipped to it"
+    assert words.merged_notes([many[0], other, *many[1:], "a word of ours"]) == [
+        "column 'bmi': 15 of 5,000 rows without a value, filled (at 5 hospitals; most at h5: 5 of "
+        "1,000)",
+        other,
+        "a word of ours",
+    ]
+
+
+def test_the_worst_is_the_largest_share_and_one_row_counts_with_rows() -> None:
+    notes = [
+        f"site 's{i}': column 'x': 1 of {n} row{'s' * (n > 1)} without a value"
+        for i, n in enumerate((9, 1, 5, 7))
+    ]
+    assert words.merged_notes(notes) == [
+        "column 'x': 4 of 22 rows without a value (at 4 hospitals; most at s1: 1 of 1)"
+    ]
+
+
+def test_few_hospitals_keep_their_own_words_and_repeats_are_said_once() -> None:
+    notes = [f"site 's{i}': all training rows have the same outcome" for i in range(5)]
+    assert words.merged_notes([*notes, *notes]) == notes

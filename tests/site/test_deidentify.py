@@ -1,5 +1,5 @@
-"""De-identification: recall and precision on planted identifiers, the rules of Safe Harbor value by value, and no value
-printed anywhere."""
+"""De-identification: recall and precision on planted identifiers, the rules of Safe Harbor value by
+value, and no value printed anywhere."""
 
 import csv
 import json
@@ -11,11 +11,9 @@ import pytest
 
 from suture.cohorts.planted import HARMLESS, HONEST, PLANTED, planted
 from suture.errors import DataError, RunError, StudyError
-from suture.site.columns import hint_of
-from suture.site.deid_apply import apply
-from suture.site.deid_score import score
-from suture.site.deidentify import scan
-from suture.site.identifiers import CATEGORIES, SIGNS
+from suture.site.deid.apply import apply, score
+from suture.site.deid.find import hint_of, scan
+from suture.site.deid.identifiers import CATEGORIES, SIGNS
 
 TRUTH = {name: kind for name, (kind, _) in PLANTED.items()}
 
@@ -43,7 +41,9 @@ def read(path):
 def test_every_category_is_planted_honestly_and_misleadingly():
     for category in CATEGORIES:
         assert any(kind == category and name in HONEST for name, kind in TRUTH.items()), category
-        assert any(kind == category and name not in HONEST for name, kind in TRUTH.items()), category
+        assert any(kind == category and name not in HONEST for name, kind in TRUTH.items()), (
+            category
+        )
 
 
 @pytest.mark.parametrize(("rows", "seed"), [(60, 3), (400, 11), (1500, 2)])
@@ -62,13 +62,25 @@ def test_no_value_is_printed_by_any_command(suture_command, planted_file, tmp_pa
     for arguments in (
         ("deid", "scan", path),
         ("deid", "scan", path, "--json"),
-        ("deid", "apply", path, "--out", tmp_path / "a.csv", "--quasi", "age,sex,zip_code", "--patient", "mrn"),
+        (
+            "deid",
+            "apply",
+            path,
+            "--out",
+            tmp_path / "a.csv",
+            "--quasi",
+            "age,sex,zip_code",
+            "--patient",
+            "mrn",
+        ),
         ("deid", "apply", path, "--out", tmp_path / "b.csv", "--json"),
     ):
         done = suture_command(*arguments)
         assert done.returncode == 0, done.stderr
         outputs += [done.stdout, done.stderr]
-    outputs += [(tmp_path / name).read_text() for name in ("a.csv.report.json", "b.csv.report.json")]
+    outputs += [
+        (tmp_path / name).read_text() for name in ("a.csv.report.json", "b.csv.report.json")
+    ]
     printed = "\n".join(outputs)
     for name in PLANTED:
         for value in set(table[name]):
@@ -85,7 +97,9 @@ def test_the_copy_holds_no_planted_value_and_every_harmless_one(planted_file, tm
         assert copy[name] == table[name]
     kept = {row["column"]: row["how"] for row in report["columns"] if row["action"] == "generalise"}
     assert set(copy) == set(HARMLESS) | set(kept)
-    assert all(re.fullmatch(r"(?:19|20)\d\d|1936 or before", value) for value in copy["date_of_birth"])
+    assert all(
+        re.fullmatch(r"(?:19|20)\d\d|1936 or before", value) for value in copy["date_of_birth"]
+    )
     for before, after in zip(table["date_of_birth"], copy["date_of_birth"], strict=True):
         assert after == ("1936 or before" if int(before[:4]) <= 1936 else before[:4])
     for before, after in zip(table["zip_code"], copy["zip_code"], strict=True):
@@ -103,7 +117,11 @@ def test_the_copy_holds_no_planted_value_and_every_harmless_one(planted_file, tm
             ["02139", "2139", "03601", "02139-4307", "SW1A 1AA", "82190", ""],
             ["021", "021", "000", "021", "", "821", ""],
         ),
-        ("age", ["89", "90", "104", "45.0", "89.5", "61 years", "old"], ["89", "90+", "90+", "45", "90+", "61", ""]),
+        (
+            "age",
+            ["89", "90", "104", "45.0", "89.5", "61 years", "old"],
+            ["89", "90+", "90+", "45", "90+", "61", ""],
+        ),
         (
             "admission_date",
             [
@@ -137,7 +155,13 @@ def test_random_codes_are_stable_secret_and_not_derived(tmp_path):
     assert one == two
     assert one[0] == one[1] != one[2]
     assert codes.stat().st_mode & 0o077 == 0
-    apply(path, tmp_path / "new.csv", patient="mrn", codes="random", code_table=tmp_path / "other.json")
+    apply(
+        path,
+        tmp_path / "new.csv",
+        patient="mrn",
+        codes="random",
+        code_table=tmp_path / "other.json",
+    )
     assert read(tmp_path / "new.csv")["mrn"] != one
 
 
@@ -154,8 +178,14 @@ def test_keyed_codes_need_the_secret_and_are_said_not_to_be_safe_harbor(tmp_path
 
 
 def test_linkage_before_and_after(tmp_path):
-    table = {"age": ["91", "95", "40", "40"], "sex": ["F", "F", "M", "M"], "zip": ["02139", "02138", "02139", "02139"]}
-    report = apply(write(tmp_path / "t.csv", table), tmp_path / "out.csv", quasi=["age", "sex", "zip"])
+    table = {
+        "age": ["91", "95", "40", "40"],
+        "sex": ["F", "F", "M", "M"],
+        "zip": ["02139", "02138", "02139", "02139"],
+    }
+    report = apply(
+        write(tmp_path / "t.csv", table), tmp_path / "out.csv", quasi=["age", "sex", "zip"]
+    )
     before, after = report["linkage"]["before"], report["linkage"]["after"]
     assert (before["smallest_group"], before["unique"]) == (1, 0.5)
     assert (after["smallest_group"], after["unique"], after["groups"]) == (2, 0.0, 2)
@@ -164,13 +194,16 @@ def test_linkage_before_and_after(tmp_path):
 
 def test_a_patient_with_many_rows_counts_once_in_linkage(tmp_path):
     table = {"mrn": ["1"] * 5 + ["2"], "sex": ["F"] * 6}
-    report = apply(write(tmp_path / "t.csv", table), tmp_path / "out.csv", patient="mrn", quasi=["sex"])
+    report = apply(
+        write(tmp_path / "t.csv", table), tmp_path / "out.csv", patient="mrn", quasi=["sex"]
+    )
     assert report["linkage"]["before"]["smallest_group"] == 2
 
 
 def test_parquet_in_and_out_and_date_types(tmp_path):
     duckdb.execute(
-        f"COPY (SELECT DATE '2020-05-01' + i::INT AS seen, i % 3 AS grade, 'x' || i || '@y.org' AS k FROM range(30) t(i)) "
+        "COPY (SELECT DATE '2020-05-01' + i::INT AS seen, i % 3 AS grade, 'x' || i || '@y.org' AS "
+        "k FROM range(30) t(i)) "
         f"TO '{tmp_path / 't.parquet'}' (FORMAT parquet)"
     )
     report = apply(tmp_path / "t.parquet", tmp_path / "out.parquet")
@@ -179,7 +212,9 @@ def test_parquet_in_and_out_and_date_types(tmp_path):
         "grade": "keep",
         "k": "drop",
     }
-    assert duckdb.execute(f"SELECT DISTINCT seen FROM '{tmp_path / 'out.parquet'}'").fetchall() == [("2020",)]
+    assert duckdb.execute(f"SELECT DISTINCT seen FROM '{tmp_path / 'out.parquet'}'").fetchall() == [
+        ("2020",)
+    ]
 
 
 def test_identifiers_inside_otherwise_harmless_texts_are_found(tmp_path):
@@ -201,7 +236,10 @@ def test_the_steward_s_word_stands_and_is_recorded(tmp_path):
     path = write(tmp_path / "t.csv", {"city": ["Boston", "Lynn"], "grade": ["1", "2"]})
     report = apply(path, tmp_path / "out.csv", keep=["city"], drop=["grade"])
     assert list(read(tmp_path / "out.csv")) == ["city"]
-    assert [row["sign"] for row in report["columns"]] == ["kept by the steward", "dropped by the steward"]
+    assert [row["sign"] for row in report["columns"]] == [
+        "kept by the steward",
+        "dropped by the steward",
+    ]
 
 
 def test_a_file_without_a_header_is_refused_without_showing_it(tmp_path):
@@ -263,4 +301,6 @@ def test_hints(name, hint):
 
 def test_reports_are_plain_json(planted_file, tmp_path):
     report = apply(planted_file[0], tmp_path / "c.csv")
-    assert json.loads((tmp_path / "c.csv.report.json").read_text()) == json.loads(json.dumps(report))
+    assert json.loads((tmp_path / "c.csv.report.json").read_text()) == json.loads(
+        json.dumps(report)
+    )

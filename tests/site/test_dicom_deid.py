@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 
 from suture.errors import DataError, StudyError
-from suture.site import dicom_deid
-from suture.site.burnt_in import has_text
-from suture.site.dicom_deid import CODED, EMPTIED, KEPT, REPLACED, TABLES, TERMS, deidentify, write
-from suture.site.dicom_folder import deidentify_folder
-from suture.site.images import read_image
+from suture.site.deid import dicom
+from suture.site.deid.dicom import (
+    CODED,
+    EMPTIED,
+    KEPT,
+    REPLACED,
+    TABLES,
+    TERMS,
+    deidentify,
+    deidentify_folder,
+    has_text,
+    write,
+)
+from suture.site.images.files import read_image
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 SECRET = b"k" * 32
@@ -27,8 +36,11 @@ ADDED = {
 NAMED = "Zyx^Identifying"
 
 
-def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full: bool = False) -> Path:
-    """A file with a value in every element of the standard's dictionary that can hold a text, a date or an identifier.
+def everything(
+    path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full: bool = False
+) -> Path:
+    """A file with a value in every element of the standard's dictionary that can hold a text, a
+    date or an identifier.
 
     With ``full`` in every sequence and every element of bytes too.
     """
@@ -43,7 +55,9 @@ def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full
     file = pydicom.Dataset()
     for tag, (kind, multiple, _, retired, keyword) in DicomDictionary.items():
         writable = keyword and not retired and kind in values and multiple in ("1", "1-n")
-        if writable and tag > 0x00080005:  # file meta, and the character set, which must be a real one
+        if (
+            writable and tag > 0x00080005
+        ):  # file meta, and the character set, which must be a real one
             setattr(file, keyword, values[kind])
         elif (
             full
@@ -62,14 +76,21 @@ def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full
     file.PatientID, file.PatientName = patient, NAMED
     file.SOPInstanceUID, file.StudyInstanceUID, file.SeriesInstanceUID = uid, "1.2.3", "1.2.3.1"
     file.SOPClassUID = DigitalXRayImageStorageForPresentation
-    file.Modality, file.BodyPartExamined, file.ViewPosition, file.BurnedInAnnotation = "DX", "CHEST", "PA", "NO"
+    file.Modality, file.BodyPartExamined, file.ViewPosition, file.BurnedInAnnotation = (
+        "DX",
+        "CHEST",
+        "PA",
+        "NO",
+    )
     file.ImageType = ["ORIGINAL", "PRIMARY", "SMITH"]
     file.PhotometricInterpretation, file.SamplesPerPixel, file.NumberOfFrames = "MONOCHROME1", 1, 1
     file.Rows = file.Columns = 4
     file.BitsAllocated, file.BitsStored, file.HighBit, file.PixelRepresentation = 16, 12, 11, 0
     file.WindowCenter, file.WindowWidth, file.VOILUTFunction = "1500.5", "3001", "LINEAR"
     file.RescaleSlope, file.RescaleIntercept, file.PixelSpacing = "1", "0", ["0.15", "0.15"]
-    file.PixelData = (stored | 0xF000).tobytes()  # something hides in the bits that are not the image's
+    file.PixelData = (
+        stored | 0xF000
+    ).tobytes()  # something hides in the bits that are not the image's
     reference = pydicom.Dataset()
     reference.ReferencedSOPInstanceUID, reference.PatientName = "1.2.3.9", NAMED
     file.ReferencedImageSequence = pydicom.Sequence([reference])
@@ -77,7 +98,10 @@ def everything(path: Path, patient: str = "MRN-4711", uid: str = "1.2.3.4", full
     block.add_new(0x01, "LO", NAMED)
     file.add_new(0x60000022, "LO", NAMED)  # an overlay's description
     file.file_meta = pydicom.dataset.FileMetaDataset()
-    file.file_meta.MediaStorageSOPClassUID, file.file_meta.MediaStorageSOPInstanceUID = file.SOPClassUID, uid
+    file.file_meta.MediaStorageSOPClassUID, file.file_meta.MediaStorageSOPInstanceUID = (
+        file.SOPClassUID,
+        uid,
+    )
     file.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     file.file_meta.SourceApplicationEntityTitle = "ZYXIDENT"
     file.preamble = (NAMED.encode() * 20)[:128]
@@ -123,7 +147,7 @@ def test_each_element_is_what_the_profile_asks(pair) -> None:
         assert name in new
         assert str(new.get(name)) == "", name
     for name in REPLACED:  # action U
-        assert new.get(name) == dicom_deid.new_uid(SECRET, str(old.get(name)))
+        assert new.get(name) == dicom.new_uid(SECRET, str(old.get(name)))
         assert new.get(name).is_valid
     assert new.PatientID == str(new.PatientName) != old.PatientID
     assert new.PatientIdentityRemoved == "YES"
@@ -131,7 +155,10 @@ def test_each_element_is_what_the_profile_asks(pair) -> None:
     code = new.DeidentificationMethodCodeSequence[0]
     assert (code.CodeValue, code.CodingSchemeDesignator) == ("113100", "DCM")
     assert new.LongitudinalTemporalInformationModified == "REMOVED"
-    assert list(new.ImageType) == ["ORIGINAL", "PRIMARY"]  # a term that is not the standard's is dropped
+    assert list(new.ImageType) == [
+        "ORIGINAL",
+        "PRIMARY",
+    ]  # a term that is not the standard's is dropped
     assert (new.Modality, new.BodyPartExamined, new.ViewPosition) == ("DX", "CHEST", "PA")
     assert new.file_meta.MediaStorageSOPInstanceUID == new.SOPInstanceUID
     assert "SourceApplicationEntityTitle" not in new.file_meta
@@ -150,7 +177,10 @@ def test_the_picture_is_the_same_and_unused_bits_are_empty(pair) -> None:
 
 
 def test_identifiers_are_replaced_alike_in_all_files_and_by_the_secret(tmp_path: Path) -> None:
-    a, b = everything(tmp_path / "a.dcm", uid="1.2.3.4"), everything(tmp_path / "b.dcm", uid="1.2.3.5")
+    a, b = (
+        everything(tmp_path / "a.dcm", uid="1.2.3.4"),
+        everything(tmp_path / "b.dcm", uid="1.2.3.5"),
+    )
     c = everything(tmp_path / "c.dcm", patient="MRN-4712", uid="1.2.3.6")
     one, two, three = (deidentify(path, SECRET)[0] for path in (a, b, c))
     assert one.StudyInstanceUID == two.StudyInstanceUID
@@ -176,10 +206,14 @@ def test_a_folder_whole_or_not_at_all(tmp_path: Path) -> None:
         assert sorted(row["copy"] for row in csv.DictReader(file)) == copies
     assert names.stat().st_mode & 0o077 == 0
     (films / "letter.txt").write_text("Dear colleague")
-    with pytest.raises(DataError, match=r"1 of 3 files.*letter\.txt \(cannot be read as DICOM.*Nothing was written"):
+    with pytest.raises(
+        DataError, match=r"1 of 3 files.*letter\.txt \(cannot be read as DICOM.*Nothing was written"
+    ):
         deidentify_folder(tmp_path / "films", tmp_path / "second", secret=SECRET)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "films", "names.csv"]
-    found = deidentify_folder(tmp_path / "films", tmp_path / "third", secret=SECRET, broken="skip", keep_names=True)
+    found = deidentify_folder(
+        tmp_path / "films", tmp_path / "third", secret=SECRET, broken="skip", keep_names=True
+    )
     assert [one["file"] for one in found["skipped"]] == ["day 1/letter.txt"]
     assert (tmp_path / "third" / "day 1" / "x.dcm").exists()
     with pytest.raises(StudyError, match="exists already"):
@@ -191,14 +225,16 @@ def test_a_folder_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_hospitals_files_show_the_same_pictures(tmp_path: Path) -> None:
-    from suture.starter_images import write_radiograph
+    from suture.cohorts.starter import write_radiograph
 
     picture = np.random.default_rng(0).integers(0, 256, (64, 64)).astype(np.uint8)
     for number, kind in enumerate(("dicom", "dicom-inverted")):
         write_radiograph(tmp_path / f"{kind}.dcm", picture, kind, "17", number)
         new, report = deidentify(tmp_path / f"{kind}.dcm", SECRET)
         write(new, tmp_path / f"{kind}-clean.dcm")
-        before, after = (read_image(tmp_path / f"{kind}{end}.dcm", 64).pixels for end in ("", "-clean"))
+        before, after = (
+            read_image(tmp_path / f"{kind}{end}.dcm", 64).pixels for end in ("", "-clean")
+        )
         assert (before == after).all()
         assert before == pytest.approx(picture / 255, abs=1e-6)
         assert b"Example" not in (tmp_path / f"{kind}-clean.dcm").read_bytes()
@@ -226,7 +262,9 @@ def test_text_in_the_pixels_is_noticed_and_a_side_marker_is_not() -> None:
     flagged = 0
     for picture in clean:
         image = Image.fromarray(picture)
-        ImageDraw.Draw(image).text((4, 60), "DOE, JANE 1957", fill=255, font=ImageFont.load_default(size=14))
+        ImageDraw.Draw(image).text(
+            (4, 60), "DOE, JANE 1957", fill=255, font=ImageFont.load_default(size=14)
+        )
         flagged += has_text(np.asarray(image) / np.float32(255))
         assert not has_text(picture / np.float32(255))
     assert flagged >= 14

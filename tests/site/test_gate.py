@@ -1,4 +1,5 @@
-"""The gate: what a charter does not allow is refused before rows are read, with its reason, and noted."""
+"""The gate: what a charter does not allow is refused before rows are read, with its reason, and
+noted."""
 
 import json
 from dataclasses import replace
@@ -11,17 +12,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suture.conduct import run
+from suture.cohorts.starter import write_starter
+from suture.engine.conduct import run
+from suture.engine.federation import request
 from suture.errors import CharterError, LedgerError
-from suture.privacy import chain
 from suture.privacy.charter import Charter, Request, Signed, objections, read_charter, trust
-from suture.privacy.keys import key_id, new_keys, read_private, read_public
-from suture.privacy.ledger import Ledger
-from suture.privacy.rule import Condition
+from suture.privacy.ledger import chain
+from suture.privacy.ledger.ledger import Ledger
+from suture.privacy.signing import key_id, new_keys, read_private, read_public
+from suture.schema.rule import Condition
 from suture.site.gate import Papers, admit
-from suture.starter import write_starter
 from suture.study import Study
-from suture.world import request
 
 BOARD = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -31,6 +32,7 @@ ADULTS = (Condition(column="age", min=18, max=89),)
 
 CHARTER = Charter(
     study="cardio",
+    plan="ab" * 32,
     protocol="2026-14",
     valid_from="2026-01-01",
     expires="2026-12-31",
@@ -47,6 +49,7 @@ CHARTER = Charter(
 )
 REQUEST = Request(
     study="cardio",
+    plan="ab" * 32,
     outcome="high_risk",
     features=("age",),
     groups=("sex",),
@@ -80,19 +83,40 @@ def home(tmp_path):
 
 def test_a_study_within_its_charter_has_no_objections():
     assert objections(CHARTER, REQUEST, TODAY) == []
-    assert objections(CHARTER.model_copy(update={"methods": ()}), replace(REQUEST, methods=("fedyogi",)), TODAY) == []
+    assert (
+        objections(
+            CHARTER.model_copy(update={"methods": ()}),
+            replace(REQUEST, methods=("fedyogi",)),
+            TODAY,
+        )
+        == []
+    )
 
 
 REFUSALS = {
     "not yet valid": ({}, date(2025, 12, 31), "valid from 2026-01-01, today is 2025-12-31"),
     "expired": ({}, date(2027, 1, 1), "protocol 2026-14 expired on 2026-12-31"),
     "study": ({"study": "sepsis"}, TODAY, "for study 'cardio', found 'sepsis'"),
+    "plan": (
+        {"plan": "cd" * 32},
+        TODAY,
+        "the study is not the one that was approved (its digest is cdcdcdcdcdcd, approved is "
+        "abababababab)",
+    ),
     "outcome": ({"outcome": "death"}, TODAY, "outcome is 'high_risk', found 'death'"),
     "feature": ({"features": ("age", "income")}, TODAY, "not approved as a feature: 'income'"),
     "group": ({"groups": ("religion",)}, TODAY, "not approved as a group: 'religion'"),
     "method": ({"methods": ("fedyogi",)}, TODAY, "not approved as a method: 'fedyogi'"),
-    "site": ({"regions": {**REQUEST.regions, "oslo": "FR"}}, TODAY, "not approved as a site: 'oslo'"),
-    "region": ({"regions": {**REQUEST.regions, "nice": "NO"}}, TODAY, "not approved as a region: 'NO'"),
+    "site": (
+        {"regions": {**REQUEST.regions, "oslo": "FR"}},
+        TODAY,
+        "not approved as a site: 'oslo'",
+    ),
+    "region": (
+        {"regions": {**REQUEST.regions, "nice": "NO"}},
+        TODAY,
+        "not approved as a region: 'NO'",
+    ),
     "this site": ({"site": "oslo"}, TODAY, "not for this site, 'oslo'"),
     "cohort": ({"cohort": ()}, TODAY, "age from 18 to 89; the study's is every row"),
     "too few sites": (
@@ -185,24 +209,38 @@ def test_an_edited_charter_is_refused(home):
         message, noted = attempt(home)
         assert "edited after signing" in message
         assert noted == ["not to be trusted"]
-    (home / "charter.toml").write_text("# a comment and more space change nothing\n" + text.replace(" = ", "   =  "))
+    (home / "charter.toml").write_text(
+        "# a comment and more space change nothing\n" + text.replace(" = ", "   =  ")
+    )
     assert attempt(home)[0] is None
 
 
 def test_a_forged_charter_is_refused(home):
     (home / "charter.toml").write_text(Signed(CHARTER).signed_by(STRANGER).to_toml())
-    assert f"signed by {key_id(STRANGER.public_key())}, whom this site does not trust" in attempt(home)[0]
-    forged = Signed(CHARTER, ((key_id(BOARD.public_key()), Signed(CHARTER).signed_by(STRANGER).signatures[0][1]),))
-    (home / "charter.toml").write_text(forged.to_toml())  # a stranger's signature under the board's name
+    assert (
+        f"signed by {key_id(STRANGER.public_key())}, whom this site does not trust"
+        in attempt(home)[0]
+    )
+    forged = Signed(
+        CHARTER,
+        ((key_id(BOARD.public_key()), Signed(CHARTER).signed_by(STRANGER).signatures[0][1]),),
+    )
+    (home / "charter.toml").write_text(
+        forged.to_toml()
+    )  # a stranger's signature under the board's name
     assert "forged" in attempt(home)[0]
-    (home / "charter.toml").write_text(Signed(CHARTER, ((key_id(BOARD.public_key()), "nonsense"),)).to_toml())
+    (home / "charter.toml").write_text(
+        Signed(CHARTER, ((key_id(BOARD.public_key()), "nonsense"),)).to_toml()
+    )
     assert "forged" in attempt(home)[0]
     (home / "charter.toml").write_text(Signed(CHARTER).to_toml())
     assert "not signed" in attempt(home)[0]
 
 
 def test_one_trusted_signature_of_several_is_enough(home):
-    (home / "charter.toml").write_text(Signed(CHARTER).signed_by(STRANGER).signed_by(BOARD).signed_by(BOARD).to_toml())
+    (home / "charter.toml").write_text(
+        Signed(CHARTER).signed_by(STRANGER).signed_by(BOARD).signed_by(BOARD).to_toml()
+    )
     assert attempt(home)[0] is None
     assert len(read_charter(home / "charter.toml").signatures) == 2
     (home / "trust.pub").write_text(public(STRANGER, BOARD))
@@ -261,7 +299,9 @@ def test_a_clock_that_was_set_back_revives_no_charter(home, monkeypatch):
 @given(st.text(min_size=1, max_size=20), st.floats(1e-3, 1e3), st.booleans())
 def test_a_signed_charter_survives_its_file(tmp_path_factory, name, epsilon, exact):
     path = tmp_path_factory.mktemp("charter") / "charter.toml"
-    charter = CHARTER.model_copy(update={"study": name, "epsilon": epsilon, "exact_metrics": exact, "sites": (name,)})
+    charter = CHARTER.model_copy(
+        update={"study": name, "epsilon": epsilon, "exact_metrics": exact, "sites": (name,)}
+    )
     path.write_text(Signed(charter).signed_by(BOARD).to_toml(), encoding="utf-8", newline="")
     assert trust(read_charter(path), (BOARD.public_key(),), "it") == charter
 
@@ -286,14 +326,18 @@ def test_keys_are_made_once_and_kept_from_others(tmp_path):
 def study(tmp_path, monkeypatch):
     monkeypatch.undo()  # the real clock
     write_starter(tmp_path, files=True, patients=600)
-    small = {"model": {"hidden": [4]}, "method": {"rounds": 2, "local_epochs": 1}, "privacy": {"accountant": "rdp"}}
+    small = {
+        "model": {"hidden": [4]},
+        "method": {"rounds": 2, "local_epochs": 1},
+        "privacy": {"accountant": "rdp"},
+    }
     return Study.from_toml(tmp_path / "study.toml").replace(**small)
 
 
 def charter_for(study, **changes):
     asked = request(study, study.table, study.sites[0].name)
     fields = {
-        "study": asked.study, "protocol": "2026-14", "expires": "2099-12-31", "outcome": asked.outcome,
+        "study": asked.study, "plan": asked.plan, "protocol": "2026-14", "expires": "2099-12-31", "outcome": asked.outcome,
         "features": asked.features, "groups": asked.groups, "cohort": asked.cohort, "epsilon": asked.epsilon,
         "regions": tuple(asked.regions.values()), "sites": tuple(asked.regions), "delta": asked.delta,
         "methods": asked.methods, "exact_metrics": True,
@@ -305,7 +349,9 @@ def give(folder, study, sites, **changes):
     for site in sites:
         home = folder / ".suture" / site
         home.mkdir(parents=True, exist_ok=True)
-        (home / "charter.toml").write_text(Signed(charter_for(study, **changes)).signed_by(BOARD).to_toml())
+        (home / "charter.toml").write_text(
+            Signed(charter_for(study, **changes)).signed_by(BOARD).to_toml()
+        )
         (home / "trust.pub").write_text(public(BOARD))
 
 
@@ -314,7 +360,9 @@ def test_a_refusal_comes_before_any_row_is_read(study, tmp_path):
     give(tmp_path, study, names[:1], epsilon=1.0)
     for site in study.sites:
         (tmp_path / site.data.path).unlink()  # reading would be a DataError
-    with pytest.raises(CharterError, match=f"site '{names[0]}' refuses .*\n.*approved epsilon is 1, found"):
+    with pytest.raises(
+        CharterError, match=f"site '{names[0]}' refuses .*\n.*approved epsilon is 1, found"
+    ):
         run(study, base=tmp_path)
     ledger = Ledger.read(tmp_path / ".suture" / names[0] / "ledger.sqlite")
     assert [entry.what for entry in ledger.rows()] == ["refused"]
@@ -342,7 +390,9 @@ def test_exact_metrics_that_may_not_leave_are_not_computed(study, tmp_path):
     assert set(result.privacy["sites"]) == set(names)
 
 
-def test_hospitals_held_out_whole_are_not_measured_where_exact_metrics_may_not_leave(study, tmp_path):
+def test_hospitals_held_out_whole_are_not_measured_where_exact_metrics_may_not_leave(
+    study, tmp_path
+):
     study = study.replace(evaluation={"folds": 2})
     names = [site.name for site in study.sites]
     give(tmp_path, study, names[:2], exact_metrics=False)

@@ -1,4 +1,5 @@
-"""Image files: exact pixels for every kind that is read, our own words for every kind that is not."""
+"""Image files: exact pixels for every kind that is read, our own words for every kind that is
+not."""
 
 import contextlib
 from pathlib import Path
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from suture.errors import MissingExtra
-from suture.site import images
-from suture.site.dicom_deid import deidentify, write
-from suture.site.images import BrokenImage, read_image, resample, square, windowed
+from suture.site.deid.dicom import deidentify, write
+from suture.site.images import files
+from suture.site.images.files import BrokenImage, read_image, resample, square, windowed
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 pillow = pytest.importorskip("PIL.Image", reason="pip install 'suture[imaging]'")
@@ -30,7 +31,10 @@ def dicom(path: Path, stored: np.ndarray, *, syntax: str | None = None, **fields
     meta.MediaStorageSOPInstanceUID = generate_uid()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     file = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    file.SOPClassUID, file.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    file.SOPClassUID, file.SOPInstanceUID = (
+        meta.MediaStorageSOPClassUID,
+        meta.MediaStorageSOPInstanceUID,
+    )
     file.Modality, file.Rows, file.Columns = "DX", *stored.shape[:2]
     file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
     file.BitsAllocated = 8 * stored.dtype.itemsize
@@ -50,15 +54,24 @@ def pixels(path: Path) -> list[list[float]]:
 
 
 def test_window_of_a_viewer(tmp_path: Path) -> None:
-    """PS3.3 C.11.2.1.2 by hand: centre 128, width 256 maps v to (v - 127.5) / 255 + 0.5 = v / 255."""
+    """PS3.3 C.11.2.1.2 by hand: centre 128, width 256 maps v to (v - 127.5) / 255 + 0.5 = v /
+    255."""
     path = dicom(tmp_path / "a.dcm", RAMP, WindowCenter=128, WindowWidth=256)
     assert pixels(path) == [[0.0, 0.3922], [0.7843, 1.0]]
-    narrow = dicom(tmp_path / "b.dcm", RAMP, WindowCenter=[100.5, 0], WindowWidth=[101, 1])  # the first window counts
+    narrow = dicom(
+        tmp_path / "b.dcm", RAMP, WindowCenter=[100.5, 0], WindowWidth=[101, 1]
+    )  # the first window counts
     assert pixels(narrow) == [[0.0, 0.5], [1.0, 1.0]]
 
 
 def test_monochrome1_is_turned_round(tmp_path: Path) -> None:
-    path = dicom(tmp_path / "a.dcm", RAMP, WindowCenter=128, WindowWidth=256, PhotometricInterpretation="MONOCHROME1")
+    path = dicom(
+        tmp_path / "a.dcm",
+        RAMP,
+        WindowCenter=128,
+        WindowWidth=256,
+        PhotometricInterpretation="MONOCHROME1",
+    )
     assert pixels(path) == [[1.0, 0.6078], [0.2157, 0.0]]
 
 
@@ -91,7 +104,9 @@ def test_padding_is_dark_and_outside_the_range(tmp_path: Path) -> None:
 
 
 def test_other_window_functions_and_lookup_tables(tmp_path: Path) -> None:
-    assert windowed(np.array([128.0, 228.0]), 128, 100, "SIGMOID") == pytest.approx([0.5, 1 / (1 + np.exp(-4))])
+    assert windowed(np.array([128.0, 228.0]), 128, 100, "SIGMOID") == pytest.approx(
+        [0.5, 1 / (1 + np.exp(-4))]
+    )
     assert windowed(np.array([127.4, 127.6]), 128, 1).tolist() == [0, 1]
     with pytest.raises(ValueError, match="at least 1"):
         windowed(np.zeros(1), 0, 0)
@@ -106,7 +121,11 @@ def test_other_window_functions_and_lookup_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("uid", "name"),
-    [("1.2.840.10008.1.2.5", "RLE"), ("1.2.840.10008.1.2.4.90", "JPEG 2000"), ("1.2.840.10008.1.2.4.80", "JPEG-LS")],
+    [
+        ("1.2.840.10008.1.2.5", "RLE"),
+        ("1.2.840.10008.1.2.4.90", "JPEG 2000"),
+        ("1.2.840.10008.1.2.4.80", "JPEG-LS"),
+    ],
 )
 def test_compressed_files_give_the_same_pixels(tmp_path: Path, uid: str, name: str) -> None:
     """Lossless: bit for bit what the plain file gives."""
@@ -123,7 +142,11 @@ def test_jpeg_lossless_as_radiography_departments_store_it(tmp_path: Path) -> No
     gdcm = pytest.importorskip("gdcm", reason="pip install 'suture[imaging]'")
     stored = np.random.default_rng(0).integers(0, 4096, (16, 16)).astype(np.uint16)
     plain = dicom(tmp_path / "a.dcm", stored, BitsStored=12)
-    reader, change, writer = gdcm.ImageReader(), gdcm.ImageChangeTransferSyntax(), gdcm.ImageWriter()
+    reader, change, writer = (
+        gdcm.ImageReader(),
+        gdcm.ImageChangeTransferSyntax(),
+        gdcm.ImageWriter(),
+    )
     reader.SetFileName(str(plain))
     assert reader.Read()
     change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGLosslessProcess14_1))
@@ -138,7 +161,9 @@ def test_jpeg_lossless_as_radiography_departments_store_it(tmp_path: Path) -> No
     assert (found.pixels == read_image(plain, 16).pixels).all()
 
 
-def test_a_decoder_that_is_not_installed_stops_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_is_not_installed_stops_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = dicom(tmp_path / "a.dcm", RAMP, syntax="1.2.840.10008.1.2.5")
     import pydicom.pixels
 
@@ -152,7 +177,7 @@ def test_a_decoder_that_is_not_installed_stops_the_study(tmp_path: Path, monkeyp
 
 def test_without_pydicom_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"needs not_installed: pip install 'suture\[imaging\]'"):
-        images.library("not_installed.part", "reading")
+        files.library("not_installed.part", "reading")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +252,11 @@ def test_npz(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    arrays(np.float32, st.tuples(st.integers(1, 40), st.integers(1, 40)), elements=st.floats(0, 1, width=32)),
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 40), st.integers(1, 40)),
+        elements=st.floats(0, 1, width=32),
+    ),
     st.integers(1, 20),
 )
 def test_resampling_keeps_the_mean_and_the_range(grey: np.ndarray, size: int) -> None:
@@ -244,15 +273,25 @@ def test_resampling_agrees_with_pillow() -> None:
     grey = np.random.default_rng(1).random((60, 60)).astype(np.float32)
     other = np.asarray(pillow.fromarray(grey).resize((12, 12), pillow.Resampling.BOX))
     assert resample(grey, 12) == pytest.approx(other, abs=1e-5)
-    assert resample(grey, 12) == pytest.approx(grey.reshape(12, 5, 12, 5).mean(axis=(1, 3)), abs=1e-5)
+    assert resample(grey, 12) == pytest.approx(
+        grey.reshape(12, 5, 12, 5).mean(axis=(1, 3)), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("syntax", [None, "1.2.840.10008.1.2.5"])
-def test_damaged_files_are_broken_or_read_and_nothing_else(tmp_path: Path, syntax: str | None) -> None:
-    """Bytes changed or cut anywhere: pixels within 0 to 1, or our own words without the patient's."""
+def test_damaged_files_are_broken_or_read_and_nothing_else(
+    tmp_path: Path, syntax: str | None
+) -> None:
+    """Bytes changed or cut anywhere: pixels within 0 to 1, or our own words without the
+    patient's."""
     rng = np.random.default_rng(0)
     whole = dicom(
-        tmp_path / "a.dcm", RAMP, syntax=syntax, PatientName="Smith^John", WindowCenter=9, WindowWidth=9
+        tmp_path / "a.dcm",
+        RAMP,
+        syntax=syntax,
+        PatientName="Smith^John",
+        WindowCenter=9,
+        WindowWidth=9,
     ).read_bytes()
     for _ in range(DAMAGES):
         damaged = np.frombuffer(whole, np.uint8).copy()
@@ -268,5 +307,7 @@ def test_damaged_files_are_broken_or_read_and_nothing_else(tmp_path: Path, synta
         assert found.shape == (4, 4)
         assert found.min() >= 0
         assert found.max() <= 1
-        with contextlib.suppress(BrokenImage, MissingExtra):  # and a copy is made whole, or refused in our words
+        with contextlib.suppress(
+            BrokenImage, MissingExtra
+        ):  # and a copy is made whole, or refused in our words
             write(deidentify(tmp_path / "b.dcm", b"k")[0], tmp_path / "c.dcm")

@@ -1,17 +1,20 @@
-"""A patient is found by identifier, unless they are erased: then their row is not looked at, by nobody."""
+"""A patient is found by identifier, unless they are erased: then their row is not looked at, by
+nobody."""
 
 import numpy as np
 import pytest
 
 from suture.errors import DataError
-from suture.site.lookup import patient_rows
-from suture.site.passage import Passage
-from suture.site.records import SourceSpec
-from suture.site.schema import Schema
-from suture.site.split import hashed
+from suture.schema.table import Schema
+from suture.site.passage import Passage, hashed
+from suture.site.reading import patient_rows
+from suture.site.sources import SourceSpec
 
 SCHEMA = Schema.parse(
-    {"patient": "id", "features": {"age": {"kind": "number", "low": 20, "high": 80, "missing": "fill"}}}
+    {
+        "patient": "id",
+        "features": {"age": {"kind": "number", "low": 20, "high": 80, "missing": "fill"}},
+    }
 )
 TABLE = {"id": np.array(["7", "8", "8"]), "age": np.array([20.0, 50.0, 80.0])}
 

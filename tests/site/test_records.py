@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from suture.cohorts import cardio, icu
 from suture.errors import DataError, MissingExtra, StudyError
-from suture.site import records
+from suture.schema.table import Category, Flag, Number, Schema
+from suture.site import sources
 from suture.site.cohort import SiteData, count_training_patients, load
-from suture.site.records import Source, SourceSpec, open_table, source_of
-from suture.site.schema import Category, Flag, Number, Schema
+from suture.site.sources import Source, SourceSpec, open_table, source_of
 
 SCHEMA = Schema.parse(
     {
@@ -35,7 +35,9 @@ EXPECTED = {(0.0, 1.0, 0.0, 0), (1.0, 0.0, 1.0, 1), (-1.0, 1.0, 0.0, 1)}
 
 
 def written(path: Path, separator: str = ",", encoding: str = "utf-8") -> Path:
-    path.write_bytes("".join(separator.join(row) + "\n" for row in (HEADER, *ROWS)).encode(encoding))
+    path.write_bytes(
+        "".join(separator.join(row) + "\n" for row in (HEADER, *ROWS)).encode(encoding)
+    )
     return path
 
 
@@ -55,14 +57,25 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
     with duckdb.connect(str(tmp_path / "rows.duckdb")) as connection:
         connection.execute("CREATE TABLE rows (id VARCHAR, age INTEGER, city VARCHAR, ill BOOLEAN)")
         connection.execute(
-            "INSERT INTO rows VALUES ('a', 50, 'Köln', false), ('b', 100, 'Bonn', true), ('c', 0, 'Köln', true)"
+            "INSERT INTO rows VALUES ('a', 50, 'Köln', false), ('b', 100, 'Bonn', true), ('c', 0, "
+            "'Köln', true)"
         )
         connection.execute(f"COPY rows TO '{tmp_path}/rows.parquet' (FORMAT parquet)")
     results += [read(packed), read(tmp_path / "rows.parquet"), read(tmp_path / "rows.duckdb")]
     results += [
         read(SourceSpec(path=str(written(tmp_path / "semi.csv", ";")), separator=";")),
-        read(SourceSpec(path=str(written(tmp_path / "latin.csv", ",", "latin-1")), encoding="latin-1")),
-        read(SourceSpec(path=str(written(tmp_path / "wide.csv", "\t", "utf-16")), encoding="utf-16", separator="\t")),
+        read(
+            SourceSpec(
+                path=str(written(tmp_path / "latin.csv", ",", "latin-1")), encoding="latin-1"
+            )
+        ),
+        read(
+            SourceSpec(
+                path=str(written(tmp_path / "wide.csv", "\t", "utf-16")),
+                encoding="utf-16",
+                separator="\t",
+            )
+        ),
         read(written(tmp_path / "rows.tsv", "\t")),
         read(written(tmp_path / "bom.csv", ",", "utf-8-sig")),
         read({name: np.array([row[i] for row in ROWS]) for i, name in enumerate(HEADER)}),
@@ -80,8 +93,8 @@ def test_another_separator(tmp_path: Path, separator: str, shown: str) -> None:
 
 
 def test_another_encoding(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r'set encoding = "latin-1"'):
-        read(written(tmp_path / "rows.csv", ",", "latin-1"))
+    (problem,) = read(written(tmp_path / "rows.csv", ",", "latin-1")).loaded.problems[:1]
+    assert 'set encoding = "latin-1"' in problem
     with pytest.raises(DataError, match=r"set encoding = "):
         read(written(tmp_path / "wide.csv", ",", "utf-16"))
     path = tmp_path / "header.csv"
@@ -92,7 +105,8 @@ def test_another_encoding(tmp_path: Path) -> None:
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"site 'bonn' \(rows\.csv\): there is no such file; expected it at .*rows\.csv"
+        DataError,
+        match=r"site 'bonn' \(rows\.csv\): there is no such file; expected it at .*rows\.csv",
     ):
         read(tmp_path / "rows.csv")
     (tmp_path / "folder.csv").mkdir()
@@ -105,30 +119,35 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="first line is empty"):
         read(tmp_path / "blank.csv")
     (tmp_path / "header.csv").write_text("id,age,city,ill\n")
-    with pytest.raises(DataError, match="no rows"):
-        read(tmp_path / "header.csv")
+    assert read(tmp_path / "header.csv").train.patients == 0  # an empty table is a table
 
 
 def test_broken_files(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_text("not parquet at all, but long enough to be looked at")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         read(tmp_path / "rows.parquet")
-    (tmp_path / "rows.duckdb").write_text("not a database at all, but long enough to be looked at" * 400)
+    (tmp_path / "rows.duckdb").write_text(
+        "not a database at all, but long enough to be looked at" * 400
+    )
     with pytest.raises(DataError, match="cannot be opened as a DuckDB file"):
         read(tmp_path / "rows.duckdb")
     path = written(tmp_path / "ragged.csv")
     path.write_text(path.read_text() + "geheim,1\n")
-    with pytest.raises(DataError, match=r"does not have the 4 columns of the header.*\(line 5\)") as caught:
-        read(path)
-    assert "geheim" not in str(caught.value)
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    found = read(
+        path
+    )  # the line is left out, which must not be seen outside; a run on one machine says it
+    assert content(found) == EXPECTED
+    assert "does not have the 4 columns of the header" in found.loaded.problems[0]
+    assert "(line 5)" in found.loaded.problems[0]
+    assert "geheim" not in str(found.loaded.problems)
 
 
 def test_which_table(tmp_path: Path) -> None:
     path = tmp_path / "rows.duckdb"
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE one AS SELECT 'a' AS id, 50 AS age, 'Bonn' AS city, 1 AS ill")
+        connection.execute(
+            "CREATE TABLE one AS SELECT 'a' AS id, 50 AS age, 'Bonn' AS city, 1 AS ill"
+        )
         connection.execute("CREATE TABLE two AS SELECT 1 AS x")
     with pytest.raises(DataError, match=r"which table.*tables found: one, two"):
         read(path)
@@ -143,7 +162,8 @@ def test_missing_columns_all_at_once_with_close_names(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(path)
     assert str(caught.value) == (
-        "site 'bonn' (rows.csv): column 'id' is missing (did you mean 'ID'?); column 'ill' is missing; "
+        "site 'bonn' (rows.csv): column 'id' is missing (did you mean 'ID'?); column 'ill' is "
+        "missing; "
         "column 'age' is missing (did you mean 'Age'?). Columns found: ID, Age, city"
     )
     with pytest.raises(DataError, match="column 'id' is missing"):
@@ -162,7 +182,9 @@ def test_names_that_are_patterns_or_sql(tmp_path: Path) -> None:
     number = {"kind": "number", "low": 0, "high": 100, "missing": "fill"}
     schema = Schema.parse({"patient": "it's", "features": {'a"b': number}})
     with duckdb.connect() as connection:
-        connection.execute(f"""COPY (SELECT 50 AS "a""b", 'p' AS "it's", 1 AS ill) TO '{tmp_path}/o.parquet'""")
+        connection.execute(
+            f"""COPY (SELECT 50 AS "a""b", 'p' AS "it's", 1 AS ill) TO '{tmp_path}/o.parquet'"""
+        )
     for source in (tmp_path / "o.parquet", table):
         data = load(source, schema, "ill", site="a", holdout=0.0, split_key="o'k")
         assert data.train.x.tolist() == [[0.0]]
@@ -176,8 +198,12 @@ def test_only_the_wanted_columns_are_read(tmp_path: Path) -> None:
 
 
 def test_nothing_is_downloaded_or_spilled(tmp_path: Path) -> None:
-    with open_table(SourceSpec(path=str(written(tmp_path / "rows.csv"))), ["id"], site="a") as opened:
-        settings = dict(opened.connection.execute("SELECT name, value FROM duckdb_settings()").fetchall())
+    with open_table(
+        SourceSpec(path=str(written(tmp_path / "rows.csv"))), ["id"], site="a"
+    ) as opened:
+        settings = dict(
+            opened.connection.execute("SELECT name, value FROM duckdb_settings()").fetchall()
+        )
     assert settings["autoinstall_known_extensions"] == "false"
     assert settings["autoload_known_extensions"] == "false"
     assert settings["temp_directory"] == ""
@@ -213,7 +239,7 @@ def test_source_of() -> None:
 
 
 def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(records._DRIVERS, "postgresql", "adbc_driver_postgresql_absent")
+    monkeypatch.setitem(sources._DRIVERS, "postgresql", "adbc_driver_postgresql_absent")
     spec = SourceSpec(url="postgresql://x/y", query="SELECT 1")
     with pytest.raises(MissingExtra, match=r"pip install 'suture\[sql\]'"):
         read(spec)
@@ -224,5 +250,7 @@ def test_every_setting_is_documented() -> None:
     settings = {*SourceSpec.model_fields, *Schema.model_fields}
     for feature in (Number, Category, Flag):
         settings |= set(feature.model_fields)
-    settings |= {*inspect.signature(cardio).parameters, *inspect.signature(icu).parameters} - {"seed"}
+    settings |= {*inspect.signature(cardio).parameters, *inspect.signature(icu).parameters} - {
+        "seed"
+    }
     assert [name for name in sorted(settings) if not re.search(rf"\b{name}\b", page)] == []

@@ -1,18 +1,27 @@
-"""MOON's local training against PyTorch's derivatives of the paper's loss, and against FedAvg where they must agree."""
+"""MOON's local training against PyTorch's derivatives of the paper's loss, and against FedAvg where
+they must agree."""
 
 import numpy as np
 import pytest
+from support.reference import contrastive_loss
 
-from suture import conduct
+from suture.engine import conduct
 from suture.errors import PrivacyError, StudyError
 from suture.methods.moon import Moon
 from suture.models.dense import Dense
-from suture.privacy.mechanisms import seeded_key
+from suture.privacy.door import rehearse
+from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.study import Study
-from suture.training import local as training
-from suture.training.contrastive import contrastive_loss, gradient, representation, train_contrastive, unit_rows
+from suture.training.contrastive import (
+    Pull,
+    gradient,
+    representation,
+    train_contrastive,
+    unit_rows,
+)
 from suture.training.local import Local
+from suture.training.mechanism import train
 
 
 def table(rows=40, features=3, classes=2, seed=3):
@@ -37,7 +46,8 @@ def test_gradient_is_pytorchs_of_the_papers_loss(activation, outputs):
     weights = np.array([1.0, 2.5, 0.5][: network.classes])
     x = data.x.astype(np.float64)
     to, away = (unit_rows(representation(network, m.astype(np.float64), x)) for m in (glob, prev))
-    ours = gradient(network, here.astype(np.float64), x, data.y, weights, to, away, mu, temperature)
+    pull = Pull(to, away, mu, temperature)
+    ours = gradient(network, here.astype(np.float64), x, data.y, weights, pull)
 
     def forward(parameters):
         z = torch.tensor(x)
@@ -54,31 +64,46 @@ def test_gradient_is_pytorchs_of_the_papers_loss(activation, outputs):
     z, scores = forward(mine)
     with torch.no_grad():
         z_glob, z_prev = forward(tensors(glob))[0], forward(tensors(prev))[0]
-    sims = torch.stack([functional.cosine_similarity(z, other, dim=1) for other in (z_glob, z_prev)], dim=1)
-    contrast = functional.cross_entropy(sims / temperature, torch.zeros(len(x), dtype=torch.long), reduction="none")
-    y, w = torch.tensor(data.y.astype(np.int64)), torch.tensor(weights)[torch.tensor(data.y.astype(np.int64))]
+    sims = torch.stack(
+        [functional.cosine_similarity(z, other, dim=1) for other in (z_glob, z_prev)], dim=1
+    )
+    contrast = functional.cross_entropy(
+        sims / temperature, torch.zeros(len(x), dtype=torch.long), reduction="none"
+    )
+    y, w = (
+        torch.tensor(data.y.astype(np.int64)),
+        torch.tensor(weights)[torch.tensor(data.y.astype(np.int64))],
+    )
     if outputs == 1:
-        entropy = functional.binary_cross_entropy_with_logits(scores[:, 0], y.double(), reduction="none")
+        entropy = functional.binary_cross_entropy_with_logits(
+            scores[:, 0], y.double(), reduction="none"
+        )
     else:
         entropy = functional.cross_entropy(scores, y, reduction="none")
     (w * entropy + mu * contrast).mean().backward()
     theirs = np.concatenate([part.grad.numpy().ravel() for part in mine])
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(
-        contrastive_loss(z.detach().numpy(), to, away, temperature), contrast.detach().numpy(), rtol=1e-9
+        contrastive_loss(z.detach().numpy(), to, away, temperature),
+        contrast.detach().numpy(),
+        rtol=1e-9,
     )
 
 
 def test_the_loss_by_hand():
-    """z at 45 degrees between the global model's and the previous one's: log 2. At the global model's: log(1 + e^-2)."""
+    """z at 45 degrees between the global model's and the previous one's: log 2. At the global
+    model's: log(1 + e^-2)."""
     to, away = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
     assert contrastive_loss(np.array([[2.0, 2.0]]), to, away, 0.5)[0] == pytest.approx(np.log(2))
-    assert contrastive_loss(np.array([[7.0, 0.0]]), to, away, 0.5)[0] == pytest.approx(np.log1p(np.exp(-2)))
+    assert contrastive_loss(np.array([[7.0, 0.0]]), to, away, 0.5)[0] == pytest.approx(
+        np.log1p(np.exp(-2))
+    )
 
 
 @pytest.mark.parametrize("mu", [0.0, 5.0])
 def test_without_contrast_and_in_the_first_round_it_is_fedavg(mu):
-    """Several rows a patient, momentum, class weights: the batches and the steps are those of the compiled kernel."""
+    """Several rows a patient, momentum, class weights: the batches and the steps are those of the
+    compiled kernel."""
     network = Dense((3, 5, 1))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 3)).astype(np.float32)
@@ -87,20 +112,33 @@ def test_without_contrast_and_in_the_first_round_it_is_fedavg(mu):
     glob, other, _ = models(network)
     previous = glob if mu else other
     ours = train_contrastive(network, glob, previous, data, local, mu, 0.5, seeded_key(4))
-    np.testing.assert_allclose(ours, training.train(network, glob, data, local, seeded_key(4)), rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(
+        ours, train(network, glob, data, local, seeded_key(4)), rtol=2e-5, atol=2e-6
+    )
 
 
 def test_the_contrast_turns_representations_to_the_global_model():
     network, data = Dense((3, 8, 1)), table(200)
     glob, previous, _ = models(network)
     x = data.x.astype(np.float64)
-    to, away = (unit_rows(representation(network, m.astype(np.float64), x)) for m in (glob, previous))
+    to, away = (
+        unit_rows(representation(network, m.astype(np.float64), x)) for m in (glob, previous)
+    )
 
     def nearer(mu):
         trained = train_contrastive(
-            network, glob, previous, data, Local(epochs=20, batch=20, rate=0.3), mu, 0.5, seeded_key(1)
+            network,
+            glob,
+            previous,
+            data,
+            Local(epochs=20, batch=20, rate=0.3),
+            mu,
+            0.5,
+            seeded_key(1),
         )
-        return contrastive_loss(representation(network, trained.astype(np.float64), x), to, away, 0.5).mean()
+        return contrastive_loss(
+            representation(network, trained.astype(np.float64), x), to, away, 0.5
+        ).mean()
 
     assert nearer(5.0) < nearer(0.0) - 0.02
 
@@ -109,10 +147,10 @@ def test_the_previous_model_stays_at_the_site():
     network = Dense((3, 4, 1))
     method = Moon(network, Local(rate=0.1))
     state = method.init(["a"], np.random.default_rng(0))
-    sent, own = method.site_step(table(), {}, method.broadcast(state, "a"), None, seeded_key(1))
+    sent, own = rehearse(method, table(), {}, method.broadcast(state, "a"), None, seeded_key(1))
     assert set(sent) == {"delta"}
     np.testing.assert_array_equal(state["params"] - own["params"], sent["delta"])
-    again, _ = method.site_step(table(), own, method.broadcast(state, "a"), None, seeded_key(1))
+    again, _ = rehearse(method, table(), own, method.broadcast(state, "a"), None, seeded_key(1))
     assert not np.array_equal(again["delta"], sent["delta"])
 
 

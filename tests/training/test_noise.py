@@ -1,4 +1,5 @@
-"""The normal generator: moments, Kolmogorov-Smirnov, tails, independence within pairs, and exact corner cases."""
+"""The normal generator: moments, Kolmogorov-Smirnov, tails, independence within pairs, and exact
+corner cases."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from suture.privacy.mechanisms import Keystream, seeded_key
-from suture.training.noise import fill_normals, normals, words_for
+from suture.privacy.noise.source import Keystream, seeded_key
+from suture.training.draws import fill_normals, normals, words_for
 
 N = 4_000_000
 
@@ -19,7 +20,14 @@ def sample():
 
 def test_moments(sample):
     # Each within five standard errors: false alarms below 6e-7 each, 4e-6 for the six.
-    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (5, 0, 945), (6, 15, 10170)):
+    for power, mean, variance in (
+        (1, 0, 1),
+        (2, 1, 2),
+        (3, 0, 15),
+        (4, 3, 96),
+        (5, 0, 945),
+        (6, 15, 10170),
+    ):
         assert abs(np.mean(sample**power) - mean) < 5 * np.sqrt(variance / N), f"moment {power}"
 
 
@@ -29,7 +37,8 @@ def test_kolmogorov_smirnov(sample):
 
 
 def test_equal_probability_cells(sample):
-    # 1000 cells of equal probability: finer than a distribution function can show; false alarms 1e-6.
+    # 1000 cells of equal probability: finer than a distribution function can show; false alarms
+    # 1e-6.
     counts = np.histogram(stats.norm.cdf(sample), np.linspace(0, 1, 1001))[0]
     assert stats.chisquare(counts).pvalue > 1e-6
 
@@ -37,7 +46,8 @@ def test_equal_probability_cells(sample):
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("at", [1.0, 2.0, 3.0, 4.0, 4.5])
 def test_tails(sample, at, sign):
-    # Counts beyond the threshold are Poisson to a good approximation; two-sided false alarms 1e-6 for each of ten.
+    # Counts beyond the threshold are Poisson to a good approximation; two-sided false alarms 1e-6
+    # for each of ten.
     count, mean = np.sum(sign * sample > at), N * stats.norm.sf(at)
     low, high = stats.poisson.ppf([5e-7, 1 - 5e-7], mean)
     assert low <= count <= high
@@ -62,7 +72,8 @@ def test_pairs_and_neighbours_are_independent(sample):
     neighbours = sample[:-1], sample[1:]
     for a, b in (pairs, neighbours):
         n = len(a)
-        # Correlations of values, of squares and of values with squares, five standard errors each (6e-7 x 6).
+        # Correlations of values, of squares and of values with squares, five standard errors each
+        # (6e-7 x 6).
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(n)
         assert abs(np.corrcoef(a**2, b**2)[0, 1]) < 5 / np.sqrt(n)
         assert abs(np.corrcoef(a, b**2)[0, 1]) < 5 / np.sqrt(n)
@@ -85,23 +96,46 @@ def test_each_value_is_box_and_mullers_to_float32_accuracy():
     words[:64] >>= np.arange(64, dtype=np.uint32) // 2  # radii out to the tail
     out = np.empty(20_000, np.float32)
     fill_normals(words, out)
-    high, low, turn = words.astype(np.float64).reshape(3, -1)
-    radius = np.sqrt(-2 * np.log((high // 2 + (low // 2 + 0.5) / 2**31) / 2**31))
-    angle = 2 * np.pi * turn / 2**32
+    radius, angle = radius_of(words), 2 * np.pi * words[20_000:].astype(np.float64) / 2**32
     error = np.abs(out - np.concatenate([radius * np.cos(angle), radius * np.sin(angle)]))
-    # Relative to the radius, plus the 24 bits of a uniform near 1, where the radius is small and coarse.
-    assert np.all(error < np.tile(1e-6 * radius + 2.0**-24 / radius, 2))
+    assert np.all(error < 1e-6 * np.tile(radius, 2))
+
+
+def radius_of(words: np.ndarray) -> np.ndarray:
+    """In float64, with 1 - u where u is close to 1."""
+    high, low = words.astype(np.float64).reshape(3, -1)[:2]
+    odd = (2 * (low // 2) + 1) / 2**32
+    u, rest = (high + odd) / 2**32, ((2**32 - 1 - high) + (1 - odd)) / 2**32
+    return np.sqrt(-2 * np.where(u > 0.5, np.log1p(-rest), np.log(u)))
+
+
+def test_small_radii_are_as_fine_as_large_ones():
+    """Uniforms next to 1 were rounded to 24 bits: a pair had no noise at all once in 2^25 pairs.
+    Now once in 2^57."""
+    rng = np.random.default_rng(3)
+    words = rng.integers(0, 2**32, 30_000, dtype=np.uint32)
+    words[:10_000] = 2**32 - 1 - rng.integers(0, 2 ** rng.integers(0, 24, 10_000))
+    out = np.empty(20_000, np.float32)
+    fill_normals(words, out)
+    found = np.hypot(out[:10_000].astype(np.float64), out[10_000:])
+    radius = radius_of(words)
+    assert radius.min() < 1e-5
+    assert np.all(np.abs(found / radius - 1) < 1e-6 + 2.0**-55 / radius**2)
+    assert len(np.unique(found)) > 9_990
 
 
 def test_corners():
-    # The smallest uniform gives the largest radius, sqrt(126 ln 2) = 9.35; the largest gives one close to zero.
-    assert one(0, 0, 0) == (pytest.approx(np.sqrt(126 * np.log(2)), rel=1e-6), 0.0)
+    # The smallest uniform gives the largest radius, sqrt(128 ln 2) = 9.42; the largest gives zero.
+    assert one(0, 0, 0) == (pytest.approx(np.sqrt(128 * np.log(2)), rel=1e-6), 0.0)
     largest = one(2**32 - 1, 2**32 - 1, 0)
     assert largest[0] == 0.0
     for quarter, expected in enumerate([(1, 0), (0, 1), (-1, 0), (0, -1)]):
         x, y = one(1 << 20, 0, quarter << 30)
         radius = np.sqrt(-2 * np.log(2.0**-12))
-        assert (x / radius, y / radius) == (pytest.approx(expected[0], abs=1e-6), pytest.approx(expected[1], abs=1e-6))
+        assert (x / radius, y / radius) == (
+            pytest.approx(expected[0], abs=1e-6),
+            pytest.approx(expected[1], abs=1e-6),
+        )
 
 
 def test_every_word_is_used_once():

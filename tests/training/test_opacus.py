@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.batches import train_on_batches
+from support.reference import from_torch, to_torch
 
 from suture.models.dense import Dense
 from suture.privacy.unit import Patients
-from suture.training.local import Local, train_on_batches
+from suture.training.local import Local
 
 torch = pytest.importorskip("torch", reason="compares with Opacus: pip install 'suture[torch]'")
 opacus = pytest.importorskip("opacus", reason="compares with Opacus: pip install 'suture[torch]'")
@@ -30,14 +32,17 @@ def torch_network(network: Dense, params: np.ndarray):
 
 
 def with_opacus(network, params, data, local, batches, noise):
-    """Opacus' own per-sample gradients, clipping, scaling and step; only its noise is replaced by the given one."""
+    """Opacus' own per-sample gradients, clipping, scaling and step; only its noise is replaced by
+    the given one."""
     from opacus.optimizers import DPOptimizer
 
     rows = iter(noise)
 
     class GivenNoise(DPOptimizer):
         def add_noise(self):
-            flat = torch.from_numpy(network.to_torch(next(rows)) * np.float32(local.noise_multiplier * local.clip))
+            flat = torch.from_numpy(
+                to_torch(network, next(rows)) * np.float32(local.noise_multiplier * local.clip)
+            )
             at = 0
             for p in self.params:
                 p.grad = (p.summed_grad + flat[at : at + p.numel()].view_as(p)).view_as(p)
@@ -64,13 +69,15 @@ def with_opacus(network, params, data, local, batches, noise):
         optimizer.zero_grad()
         z = module(x)
         if network.sizes[-1] == 1:
-            losses = torch.nn.functional.binary_cross_entropy_with_logits(z[:, 0], y.float(), reduction="none")
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                z[:, 0], y.float(), reduction="none"
+            )
         else:
             losses = torch.nn.functional.cross_entropy(z, y, reduction="none")
         (losses * weight[y]).mean().backward()
         optimizer.step()
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    return network.from_torch(flat)
+    return from_torch(network, flat)
 
 
 PRIVATE = {"clip": 0.5, "noise_multiplier": 1.1, "rate": 0.05, "batch": 32}
@@ -89,7 +96,17 @@ PRIVATE = {"clip": 0.5, "noise_multiplier": 1.1, "rate": 0.05, "batch": 32}
         (Dense((6, 64, 32, 1)), Local(**PRIVATE, momentum=0.9)),
         (Dense((6, 64, 32, 1)), Local(**PRIVATE, proximal=0.1, momentum=0.5)),
     ],
-    ids=["logistic", "paper", "unclipped", "tanh", "deep", "wide", "weighted classes", "momentum", "proximal"],
+    ids=[
+        "logistic",
+        "paper",
+        "unclipped",
+        "tanh",
+        "deep",
+        "wide",
+        "weighted classes",
+        "momentum",
+        "proximal",
+    ],
 )
 def test_fifty_steps_agree_with_opacus(network, local):
     rng = np.random.default_rng(11)

@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from suture.privacy.mechanisms import Keystream, seeded_key
-from suture.training.sampling import poisson_batches
+from suture.privacy.noise.source import Keystream, seeded_key
+from suture.training.draws import poisson_batches
 
 
 def draw(patients: int, rate: float, steps: int, seed: int = 0):
-    picks, ends = poisson_batches(patients, rate, steps, Keystream(seeded_key(seed, "sampling test")))
+    picks, ends = poisson_batches(
+        patients, rate, steps, Keystream(seeded_key(seed, "sampling test"))
+    )
     return picks, ends, np.diff(ends, prepend=0)
 
 
-@pytest.mark.parametrize(("patients", "rate"), [(1270, 32 / 1270), (100, 0.5), (10_000, 1e-3), (50, 0.97)])
+@pytest.mark.parametrize(
+    ("patients", "rate"), [(1270, 32 / 1270), (100, 0.5), (10_000, 1e-3), (50, 0.97)]
+)
 def test_batch_sizes_are_binomial(patients, rate):
     steps = 4000
     picks, ends, sizes = draw(patients, rate, steps)
@@ -63,7 +67,8 @@ def test_rate_one_takes_everybody_and_tiny_rates_almost_nobody():
 
 
 def test_batches_continue_when_the_first_words_run_out(monkeypatch):
-    # Words that always say "the very next trial": many more picks than the expected number, so the loop goes round.
+    # Words that always say "the very next trial": many more picks than the expected number, so the
+    # loop goes round.
     class Full:
         def fill(self, out):
             out[:] = np.uint64(2**64 - 1)

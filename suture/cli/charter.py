@@ -1,0 +1,184 @@
+"""``suture charter``: write down what a board approved, sign it, and check a study against it."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suture.cli.options import Json, group, print_json, say
+from suture.errors import CharterError, RunError, StudyError
+
+app = group(
+    "charter",
+    "What an ethics board approved: written, signed, and checked against a study.",
+    "suture charter new study.toml --protocol 2026-14 --expires 2027-12-31 > charter.toml",
+)
+
+
+@app.command(
+    epilog="Example: suture charter new study.toml --protocol 2026-14 --expires 2027-12-31 > charter.toml"
+)
+def new(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    protocol: Annotated[str, typer.Option(help="The ethics protocol's identifier.")],
+    expires: Annotated[
+        str, typer.Option(help="The last day on which the study may run, as 2027-12-31.")
+    ],
+    valid_from: Annotated[str | None, typer.Option(help="The first day. Default: today.")] = None,
+    minimum_sites: Annotated[
+        int | None, typer.Option(help="Sites that must take part. Default: all of them.")
+    ] = None,
+    exact_metrics: Annotated[
+        bool,
+        typer.Option(
+            help="Allow exact metrics about held-out patients to leave. Default: withheld."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the charter that allows exactly this study, for the board to read and sign."""
+    from pydantic import ValidationError
+
+    from suture.engine.federation import request
+    from suture.privacy.charter import Charter, Signed
+    from suture.study import Study
+
+    asked = Study.from_toml(study)
+    if not asked.sites or asked.table is None:
+        raise StudyError(
+            "a charter is for sites with patients of their own; this study's cohort is generated"
+        )
+    if asked.simulation:
+        raise StudyError(
+            "a simulation needs no charter, and none allows it; remove simulation = true from "
+            "[study]"
+        )
+    wanted = request(asked, asked.table, asked.sites[0].name)
+    if wanted.epsilon is None or wanted.delta is None:
+        raise StudyError("a charter states an epsilon; add [privacy] with epsilon to the study")
+    many = len(wanted.methods)
+    try:
+        charter = Charter(
+            study=wanted.study,
+            plan=wanted.plan,
+            protocol=protocol,
+            valid_from=_day(valid_from) if valid_from else date.today(),
+            expires=_day(expires),
+            outcome=wanted.outcome,
+            features=wanted.features,
+            groups=wanted.groups,
+            cohort=wanted.cohort,
+            regions=tuple(dict.fromkeys(wanted.regions.values())),
+            sites=tuple(wanted.regions),
+            minimum_sites=minimum_sites or wanted.sites_a_round,
+            epsilon=wanted.epsilon * many,
+            delta=wanted.delta * many,
+            methods=wanted.methods,
+            exact_metrics=exact_metrics,
+        )
+    except ValidationError as error:
+        raise CharterError(
+            "; ".join(p["msg"].removeprefix("Value error, ") for p in error.errors())
+        ) from None
+    if as_json:
+        print_json({"charter": charter.plain(), "digest": charter.digest})
+    else:
+        typer.echo(Signed(charter).to_toml(), nl=False)
+
+
+@app.command(epilog="Example: suture charter keygen board")
+def keygen(
+    name: Annotated[str, typer.Argument(help="The keys are written to NAME.key and NAME.pub.")],
+    as_json: Json = False,
+) -> None:
+    """Make an Ed25519 key pair: the board keeps NAME.key, the sites get NAME.pub."""
+    from suture.privacy.signing import new_keys
+
+    private, public = Path(f"{name}.key"), Path(f"{name}.pub")
+    made = new_keys(private, public)
+    if as_json:
+        print_json({"private": str(private), "public": str(public), "key": made})
+    else:
+        typer.echo(f"{private} (keep it secret)\n{public} (for the sites' trust.pub)\nkey {made}")
+
+
+@app.command(epilog="Example: suture charter sign charter.toml --key board.key")
+def sign(
+    charter: Annotated[
+        Path, typer.Argument(help="The charter file; the signature is written into it.")
+    ],
+    key: Annotated[Path, typer.Option(help="The board's private key.")],
+    as_json: Json = False,
+) -> None:
+    """Sign a charter; several may sign, and one that a site trusts is enough."""
+    from suture.privacy.charter import read_charter
+    from suture.privacy.files import write_whole
+    from suture.privacy.signing import key_id, read_private
+
+    private = read_private(key)
+    signed = read_charter(charter).signed_by(private)
+    write_whole(charter, signed.to_toml().encode())
+    found = {
+        "charter": str(charter),
+        "digest": signed.charter.digest,
+        "key": key_id(private.public_key()),
+    }
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{charter}: charter {found['digest']} signed by key {found['key']}")
+
+
+@app.command(epilog="Example: suture charter check charter.toml study.toml --trust board.pub")
+def check(
+    charter: Annotated[Path, typer.Argument(help="The signed charter.")],
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    trust: Annotated[Path, typer.Option(help="The trusted public key or keys.")],
+    site: Annotated[
+        str | None, typer.Option(help="One site. Default: every site of the study.")
+    ] = None,
+    on: Annotated[str | None, typer.Option(help="The day to check for. Default: today.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether the gate would admit the study, and every reason why not. Exit code 4 if not."""
+    from suture.engine.federation import request
+    from suture.site.gate import Papers
+    from suture.site.gate import check as ask
+    from suture.study import Study
+
+    asked = Study.from_toml(study)
+    names = [found.name for found in asked.sites if site in (None, found.name)]
+    if not names or asked.table is None:
+        raise StudyError(
+            f"the study has no site {site!r} of its own"
+            if site
+            else "the study has no sites of its own"
+        )
+    day = _day(on) if on else date.today()
+    if not charter.exists():
+        raise RunError(
+            f"there is no charter at {charter}; write one with: suture charter new {study} > "
+            f"{charter}"
+        )
+    found = {}
+    for name in names:
+        reasons = ask(Papers(charter, trust), request(asked, asked.table, name), day)[1]
+        found[name] = [{"name": item.name, "why": item.text} for item in reasons]
+    allowed = not any(found.values())
+    if as_json:
+        print_json({"allowed": allowed, "sites": found})
+    for name, reasons_ in found.items():
+        text = "".join(f"\n  - {item['why']}" for item in reasons_) or " allowed"
+        (typer.echo if not as_json and not reasons_ else say)(f"{name}:{text}")
+    if not allowed:
+        raise typer.Exit(CharterError.exit_code)
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise StudyError(f"expected a day written as 2027-12-31, found {text!r}") from None

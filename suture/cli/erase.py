@@ -1,0 +1,87 @@
+"""``suture erase``: a patient's right to be erased."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suture.cli.options import Json, print_json, say
+from suture.errors import StudyError
+
+EXAMPLE = "Example: suture erase --site boston --patient 12345 --study study.toml"
+
+
+def erase(
+    site: Annotated[str, typer.Option(help="The site.")],
+    patient: Annotated[
+        str, typer.Option(help="The patient's identifier; - reads it from standard input.")
+    ],
+    study: Annotated[Path | None, typer.Option(help="A study file that has the site.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Instead of --study: the site's home folder.")
+    ] = None,
+    retrain: Annotated[
+        str | None, typer.Option(help="Train anew without the patient: checkpoint or scratch.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="With --retrain checkpoint: the run folder to go on from.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="With --retrain: the new study's name, which has its own budget. Default: <study>-anew.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --retrain: the new run's folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Erase a patient at a site: excluded from every later run, with a certificate; optionally
+    train anew without them."""
+    from suture.engine import erase as erasing
+    from suture.site.places import named_place
+    from suture.study import Study
+
+    if (study is None) == (home is None):
+        raise StudyError("give --study FILE, or --home FOLDER")
+    if retrain not in (None, "checkpoint", "scratch") or (retrain is not None and study is None):
+        raise StudyError("--retrain takes checkpoint or scratch, and needs --study")
+    if retrain is None and (run is not None or name is not None or out is not None):
+        raise StudyError("--run, --as and --out go with --retrain")
+    identifier = sys.stdin.readline().strip() if patient == "-" else patient
+    asked = Study.from_toml(study) if study is not None else None
+    place = (
+        named_place(study, site) if study is not None else erasing.place_for(Path(str(home)), site)
+    )
+    found = erasing.erase(place, identifier, study=asked)
+    if retrain is not None and asked is not None and study is not None:
+        new = erasing.renamed(asked, name)
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        _, done = erasing.retrain(
+            new,
+            place,
+            "checkpoint" if retrain == "checkpoint" else "scratch",
+            base=study.resolve().parent,
+            out=(out or Path("runs") / f"{new.name}-without-{stamp}").resolve(),
+            run=run.resolve() if run else None,
+            file=study.resolve(),
+            command="suture erase",
+        )
+        found = erasing.add_retraining(found, done)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"erased at site {site!r}, entry {found['entry']} of its ledger"
+        + ("" if found["new"] else " (earlier)")
+    )
+    if found["rows_still_in_the_table"] == 0:
+        say("no row of this patient is in the study's table; check the identifier")
+    for name_ in found["files"]:
+        typer.echo(name_)
+    if found.get("retraining"):
+        typer.echo(f"{found['retraining']['words']}\nnew run: {found['retraining']['out']}")

@@ -1,0 +1,340 @@
+"""`suture card`: every concept of a finished VEIL run's model, for whoever must approve or use it:
+a self-contained page, and the weights as a picture.
+
+Everything is read from the run's folder: no row is touched. Weights, quorums and choices are made
+from releases that the sites' ledgers paid for; metrics are the exact ones of the result, which no
+budget covers, and the page says so.
+
+Stability is measured over the run's own trainings (seeds and folds): how many of them chose a
+concept, and whether those agree on its sign. One training says nothing about it, and then the page
+says that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+
+from suture.explain.run import LOWERS, RAISES, Answer, ConceptModel, FinishedRun, Floats, cautions
+from suture.methods.registry import Public, build
+from suture.methods.veil.method import Veil
+from suture.models.concepts import Concept
+from suture.models.dense import Dense
+from suture.privacy.software import VERSION
+from suture.report.shell import fill, put
+from suture.report.theme import INK, Figure, finish, save, table
+from suture.report.words import METRICS, NONE, finite, part
+from suture.schema.record import Record, Statement
+from suture.training.local import Local
+
+SHOWN = ("auc", "auprc", "recall_at_90_specificity", "ece", "brier")
+NAMES = alt.Axis(labelLimit=380, ticks=False, domain=False, labelPadding=8)
+"""Concepts' names in a figure: the longest of the icu cohort's fits."""
+COLOURS = alt.Scale(domain=["raises", "lowers"], range=[RAISES, LOWERS])
+CAPTIONS = {
+    "weights": "Weights of the model, largest first. A concept's value lies between 0 and 1, a "
+    "measurement's between -1 and 1 (the ends of its declared bounds).",
+    "quorums": "Rounds of this model's training in which enough hospitals agreed on a concept.",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One concept of the model, or one that other trainings chose."""
+
+    name: str
+    unit: str
+    weight: float
+    caution: str
+    rounds: tuple[int, ...]
+    """Rounds of the model's own training in which it reached the quorum, or was chosen."""
+    chosen: int
+    """Trainings that gave it a weight."""
+    agreement: float | None
+    """Share of those in which it has its more frequent sign."""
+    low: float
+    high: float
+    """Smallest and largest weight over the trainings that chose it."""
+
+    def plain(self) -> dict[str, object]:
+        """Values for JSON."""
+        return self.__dict__ | {"rounds": list(self.rounds)}
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything the page shows."""
+
+    lines: tuple[Line, ...]
+    others: tuple[Line, ...]
+    trainings: int
+    votes: int
+    """Rounds in which hospitals voted; 0 in a mode without votes."""
+
+
+@dataclass(frozen=True)
+class OneTraining:
+    """The weights that one training ended with, and the concepts that reached a quorum by round."""
+
+    weights: Floats
+    quorums: Mapping[int, Sequence[int]]
+
+
+def model_card(folder: str | Path, *, out: Path | None = None) -> Answer:
+    """Write ``card.html`` and ``card.png``; returns where they are and the table."""
+    run = FinishedRun.open(folder)
+    model = run.concept_model("a model card")
+    card = read_card(run, model, _trainings(run))
+    target = out or run.folder
+    target.mkdir(parents=True, exist_ok=True)
+    html, png = target / "card.html", target / "card.png"
+    charts = {"weights": _weights_chart(card)}
+    if card.votes and any(line.rounds for line in card.lines):
+        charts["quorums"] = _quorum_chart(card, run.study.method.rounds)
+    captions = {name: CAPTIONS[name] for name in charts}
+    context = _context(card, run, model.bias)
+    put(fill("card.html", context, charts, captions, f"{run.record['name']}-card"), html)
+    save(charts["weights"], png)
+    return {
+        "page": str(html),
+        "picture": str(png),
+        "concepts": len(card.lines),
+        "trainings": card.trainings,
+        "lines": [line.plain() for line in card.lines],
+        "others": [line.plain() for line in card.others],
+    }
+
+
+def _trainings(run: FinishedRun) -> list[OneTraining]:
+    """Every finished training of the method, the model's own first."""
+    keys = []
+    for path in sorted((run.folder / "checkpoints").glob(f"{run.method}-*.npz")):
+        parts = path.stem.removeprefix(f"{run.method}-").split("-")
+        # A checkpoint before a round is not a whole training.
+        if "round" not in parts and parts[0].isdigit():
+            keys.append((int(parts[0]), int(parts[-1]) if "fold" in parts else 0, path.stem))
+    found = []
+    for *_, key in sorted(keys):
+        loaded = run.kept.load(key)
+        if loaded is not None and loaded[2] is not None:
+            training = loaded[0]
+            quorums = {int(one["round"]): one.get("quorum", []) for one in training.history}
+            weights = np.asarray(training.state["weights"], np.float64)
+            found.append(OneTraining(weights, quorums))
+    return found
+
+
+def read_card(run: FinishedRun, model: ConceptModel, trainings: Sequence[OneTraining]) -> Card:
+    """The card of a run's model and of its other trainings."""
+    weights = np.asarray(model.weights, np.float64)
+    every = np.stack([one.weights for one in trainings] or [weights])
+    rounds: dict[int, list[int]] = {}
+    for round_, places in trainings[0].quorums.items() if trainings else ():
+        for place in places:
+            rounds.setdefault(place, []).append(round_)
+    lines = [
+        line_of(concept, float(weights[i]), every[:, i], tuple(rounds.get(i, ())))
+        for i, concept in enumerate(model.concepts.items)
+        if weights[i] or np.any(every[:, i])
+    ]
+    mine = sorted((line for line in lines if line.weight), key=lambda line: -abs(line.weight))
+    others = [line for line in lines if not line.weight]
+    return Card(
+        lines=tuple(mine),
+        others=tuple(sorted(others, key=lambda line: (-line.chosen, line.name))),
+        trainings=len(every),
+        votes=_vote_rounds(run, model),
+    )
+
+
+def _vote_rounds(run: FinishedRun, model: ConceptModel) -> int:
+    """In how many rounds of a training hospitals vote for concepts."""
+    sizes = _sizes(run.record)
+    public = Public(model.schema, len(sizes), sum(sizes))
+    network = Dense((model.concepts.inputs, 1))
+    method = build(run.method, run.study.method, network, Local(), public)
+    return method.schedule.count("vote") if isinstance(method, Veil) else 0
+
+
+def _sizes(record: Record) -> list[int]:
+    """Training patients of every site: public."""
+    return [int(site["train"]) for site in record["cohort"]["sites"].values()]
+
+
+def line_of(concept: Concept, weight: float, every: Floats, rounds: tuple[int, ...]) -> Line:
+    """The line of one concept, from its weight in the model and in every training.
+
+    >>> line = line_of(Concept("Age", "age", "value", 0), 0.5, np.array([0.5, 0.2, -0.1, 0.0]), (2, 3))
+    >>> line.chosen, round(line.agreement, 2), line.low, line.high
+    (3, 0.67, -0.1, 0.5)
+    """
+    chosen = every[every != 0]
+    count = len(chosen)
+    more = max(int(np.sum(chosen > 0)), int(np.sum(chosen < 0)))
+    return Line(
+        name=concept.name,
+        unit="" if concept.kind == "missing" else concept.unit,
+        weight=weight,
+        caution=concept.caution,
+        rounds=rounds,
+        chosen=count,
+        agreement=more / count if count else None,
+        low=float(chosen.min()) if count else math.nan,
+        high=float(chosen.max()) if count else math.nan,
+    )
+
+
+def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
+    record, sizes = run.record, _sizes(run.record)
+    return {
+        "study": record["name"],
+        "outcome": run.outcome,
+        "label": run.label,
+        "concepts": len(card.lines),
+        "bias": f"{bias:+.2f}",
+        "risk": f"{100 / (1 + math.exp(-bias)):.1f} %",
+        "promise": promise(record["privacy"]),
+        "assumption": run.study.method.mode == "secure" and record["privacy"]["protected"],
+        "generated": record["cohort"].get("source") == "generated",
+        "hospitals": len(sizes),
+        "patients": f"{sum(sizes):,}",
+        "metrics": _metrics(record),
+        "groups": _groups(record),
+        "folds": bool(run.study.evaluation.folds),
+        "rows": [_row(line, card) for line in card.lines],
+        "others": [_row(line, card) for line in card.others],
+        "warnings": cautions(((line.caution, line.name) for line in card.lines), "; "),
+        "trainings": card.trainings,
+        "votes": card.votes,
+        "footer": [("Command", str(record.get("command", NONE))), ("Suture", VERSION)],
+    }
+
+
+def promise(private: Statement) -> str:
+    """The promise in one line."""
+    epsilon, delta = private["epsilon"], private["delta"]
+    if not private["protected"] or epsilon is None:
+        return "No differential privacy was promised to the training patients."
+    return (
+        f"Epsilon {math.ceil(epsilon * 100 - 1e-9) / 100:g} at delta {delta:g} for every training "
+        f"{private['unit']}, with all of their rows, proven and charged before each release."
+    )
+
+
+def _direction(line: Line) -> str:
+    return "raises" if line.weight > 0 else "lowers"
+
+
+def _weights_chart(card: Card) -> Figure:
+    """One bar per concept; an exclamation mark where it is no biological cause."""
+    several = card.trainings > 1
+    rows = [
+        {
+            "name": ("! " if line.caution else "") + line.name,
+            "weight": line.weight,
+            "what": _direction(line),
+            "text": f"{line.weight:+.2f}",
+            "chosen": f"{line.chosen} of {card.trainings}" if several else "",
+        }
+        for line in card.lines
+    ]
+    most = max((abs(line.weight) for line in card.lines), default=1.0)
+    y = alt.Y("name:N", sort=[str(row["name"]) for row in rows], title=None, axis=NAMES)
+    domain = alt.Scale(domain=[-1.1 * most, 1.1 * most], nice=False)
+    ticks = alt.Axis(tickCount=5, format=".1~f")
+    x = alt.X("weight:Q", title="Weight (log odds)", scale=domain, axis=ticks)
+    drawn = alt.Chart(table(rows))
+    text = drawn.mark_text(align="right", fontSize=12, color=INK)
+    zero = alt.Chart(table([{"weight": 0}])).mark_rule(color="#9aa0a6").encode(x=x)
+    colour = alt.Color("what:N", scale=COLOURS, legend=None)
+    chart = (
+        drawn.mark_bar(height=13).encode(x=x, y=y, color=colour)
+        + zero
+        + text.encode(x=alt.value(464), y=y, text="text:N")
+        + text.encode(x=alt.value(520), y=y, text="chosen:N")
+    )
+    stable = f"; at the right: trainings of {card.trainings} that chose it" if several else ""
+    words = f"Orange raises the risk, blue lowers it; ! is not a biological cause{stable}"
+    sized = chart.properties(width=420, height=alt.Step(20))
+    figure: Figure = finish(sized, f"{len(card.lines)} concepts", words)
+    return figure
+
+
+def _quorum_chart(card: Card, rounds: int) -> Figure:
+    """Concepts by rounds: a mark where the hospitals agreed."""
+    rows = [
+        {"name": line.name, "round": round_, "what": _direction(line)}
+        for line in card.lines
+        for round_ in line.rounds
+    ]
+    y = alt.Y("name:N", sort=[line.name for line in card.lines], title=None, axis=NAMES)
+    places = alt.Scale(domain=[0.5, rounds + 0.5], nice=False)
+    x = alt.X("round:Q", title="Round", scale=places, axis=alt.Axis(tickMinStep=1, grid=False))
+    colour = alt.Color("what:N", scale=COLOURS, legend=None)
+    mark = alt.Chart(table(rows)).mark_square(size=70).encode(x=x, y=y, color=colour)
+    figure: Figure = finish(
+        mark.properties(width=420, height=alt.Step(18)), "When hospitals agreed"
+    )
+    return figure
+
+
+def _row(line: Line, card: Card) -> dict[str, str]:
+    twice = line.chosen > 1
+    return {
+        "name": line.name,
+        "unit": line.unit or NONE,
+        "weight": f"{line.weight:+.3f}" if line.weight else NONE,
+        "odds": f"× {math.exp(line.weight):.2f}" if line.weight else NONE,
+        "flag": line.caution.split(":")[0],
+        "rounds": spans(line.rounds) or NONE,
+        "count": f"{len(line.rounds)} of {card.votes}" if card.votes else "",
+        "chosen": f"{line.chosen} of {card.trainings}" if card.trainings > 1 else NONE,
+        "agreement": f"{line.agreement:.0%}" if twice else NONE,
+        "spread": f"{line.low:+.2f} to {line.high:+.2f}" if twice else NONE,
+    }
+
+
+def spans(rounds: tuple[int, ...]) -> str:
+    """Rounds as spans.
+
+    >>> spans((2, 3, 4, 7, 9, 10))
+    '2–4, 7, 9–10'
+    """
+    found = []
+    for _, run in groupby(enumerate(rounds), key=lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in run]
+        found.append(f"{numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
+    return ", ".join(found)
+
+
+def _metrics(record: Record) -> list[tuple[str, str]]:
+    between = part(record, "metrics", "intervals", "global")
+    rows = []
+    for name in SHOWN:
+        value = finite(record["metrics"]["global"].get(name))
+        low, high = (finite(end) for end in between.get(name) or (None, None))
+        known = low is not None and high is not None
+        text = f" (95 % interval {low:.3f} to {high:.3f})" if known else ""
+        if value is not None:
+            rows.append((METRICS[name], f"{value:.3f}{text}"))
+    return rows
+
+
+def _groups(record: Record) -> list[dict[str, object]]:
+    """One table per group: how well the model does for each of its values."""
+    found: list[dict[str, object]] = []
+    for group, values in part(record, "metrics", "groups").items():
+        rows = []
+        for value, metrics in values.items():
+            figures = [finite(metrics.get(name)) for name in SHOWN]
+            texts = [NONE if figure is None else f"{figure:.3f}" for figure in figures]
+            count = f"{finite(metrics.get('rows')) or 0:,.0f}"
+            rows.append({"name": str(value), "rows": count, "figures": texts})
+        found.append({"name": str(group).replace("_", " ").capitalize(), "rows": rows})
+    return found

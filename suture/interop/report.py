@@ -1,0 +1,407 @@
+"""`suture interop`: the report of a finished run, or of profiles taken before one: its content as
+plain data (``interop.json``), its page, and its maps.
+
+What is used: the affine layers that sites showed (method.share_layers), with the paper's marks; the
+profiles of the columns, with tests; and the sign of f_out's scale. Under DP the layers carry the
+training's noise, and profiles exist only where a site released one and paid for it (`suture interop
+--before --epsilon`). Nothing here reads a row.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import RunError
+from suture.interop.evidence import (
+    ALPHA,
+    TOLERANCE,
+    circles,
+    crosses,
+    flags,
+    largest_deviation,
+    tests_made,
+)
+from suture.interop.findings import Finding, findings, turned_round
+from suture.privacy.files import write_whole
+from suture.privacy.software import VERSION
+from suture.report.heatmap import SCRIPT, heat, static
+from suture.report.shell import fill, put, script_safe
+from suture.report.tables import Cell, Table
+from suture.report.theme import Figure, save
+from suture.report.words import tidy
+from suture.schema.table import Schema
+from suture.site.profile import Profile
+
+LAYERED_METHOD = "ifedavg"
+"""The method whose sites learn affine layers around the shared network."""
+Report = dict[str, Any]
+"""The content of ``interop.json``."""
+
+
+class Layer(TypedDict):
+    """One layer of every site: values and marks, sites x columns."""
+
+    columns: list[str]
+    about: list[str]
+    values: list[list[float]]
+    circles: list[list[int]]
+    crosses: list[int]
+
+
+HEADINGS = {
+    "b_in": (
+        "Shifts before the network: b",
+        "Added to a column; the sign says in which direction a hospital's values are moved.",
+    ),
+    "w_in": (
+        "Scales before the network: w",
+        "Multiplies a column; below 1 the column counts less here, above 1 more.",
+    ),
+    "b_out": ("Shifts after the network: b", "Added to the score of each class."),
+    "w_out": (
+        "Scales after the network: w",
+        "Multiplies the score of each class; below 0 the outcome is turned round.",
+    ),
+}
+WIDE = 60
+"""A map of more columns begins with those furthest from neutral: with many hospitals nearly every
+column has a mark."""
+FOLD, MOST_FINDINGS = 60, 40
+"""With more findings than this, each hospital is folded to one line; and the most that are shown of
+one hospital."""
+TESTS = {
+    "recorded": "Share of patients with a value",
+    "recorded by outcome": "The same, with the outcome minus without",
+    "mean": "Mean within a class, in standard deviations of the others",
+    "spread": "Log of the standard deviation (0.405 is a factor of 1.5)",
+    "tie": "Difference between the classes, in standard deviations",
+}
+MEANING = (
+    "What a difference means is a rule of thumb, for the hospital to confirm. A hospital that "
+    "differs is not wrong: a different population is a reason to keep it in, a fault in recording "
+    "one to correct it first."
+)
+PAPERS_MARKS = (
+    "The marks on the maps are the paper's (Roschewitz et al., arXiv:2107.06580, section 5.2). They "
+    "carry no false-alarm rate: they point to where to look, and the tests say what to rely on."
+)
+
+
+@dataclass
+class _Facts:
+    """What a report is made from."""
+
+    name: str
+    sites: list[str]
+    schema: Schema
+    classes: int
+    found: list[Finding]
+    notices: list[str]
+    profiles: int
+    private: bool
+    command: str
+    layers: dict[str, Layer] = field(default_factory=dict)
+    pseudonyms: bool = False
+
+
+def of_run(
+    result: Mapping[str, Any], model: Mapping[str, NDArray[Any]], *, pseudonyms: bool = False
+) -> Report:
+    """The report of a run whose leading method has layers that its sites show."""
+    if result["method"] != LAYERED_METHOD or "layers" not in model:
+        raise RunError(
+            f'this run shows no layers: it needs method.name = "{LAYERED_METHOD}" with '
+            "method.share_layers = true under [method]; run the study again with them"
+        )
+    schema = Schema.parse(result["model"]["schema"])
+    classes = result["model"].get("classes", 2)
+    labels = [f"class {c}" for c in range(classes)] if isinstance(classes, int) else list(classes)
+    sites = [str(site) for site in model["sites"].tolist()]
+    columns = {"in": list(result["model"]["features"]), "out": labels}
+    layers = _layers(model["layers"], result["study"]["method"], columns, schema)
+    profiles = {
+        site: Profile.from_dict(found) for site, found in (result.get("profiles") or {}).items()
+    }
+    found = findings(flags(profiles, schema), schema, profiles) if len(profiles) >= 3 else []
+    private = bool(result["privacy"].get("protected"))
+    notices = []
+    if largest_deviation(len(sites)) <= 2:
+        notices.append(
+            f"With {len(sites)} hospitals the paper's “O” cannot occur: one of {len(sites)} values "
+            "is never more than 2 standard deviations from their mean. The tests on this page do "
+            "not depend on it."
+        )
+    if private:
+        notices.append(
+            "The layers were trained under differential privacy: part of what they show is noise."
+        )
+    if not profiles:
+        notices.append(
+            "No profile of the columns is part of this run, so only the layers were looked at."
+        )
+    facts = _Facts(
+        str(result["name"]), sites, schema, len(labels), _with_turned(found, sites, layers), notices,
+        len(profiles), private, "suture interop RUN", layers, pseudonyms,
+    )  # fmt: skip
+    return _report(facts)
+
+
+def of_profiles(
+    name: str,
+    profiles: Mapping[str, Profile],
+    schema: Schema,
+    *,
+    epsilon: float | None,
+    delta: float,
+    classes: int,
+) -> Report:
+    """The report of profiles alone, taken before training; without ``epsilon`` they are exact."""
+    notices = []
+    if len(profiles) < 3:
+        notices.append("Fewer than three sites: there are no others to compare with.")
+    if epsilon is None:
+        notices.append(
+            "Profiles are exact: this is for the eyes of those who may see the rows themselves."
+        )
+    else:
+        notices.append(
+            f"Each site released its profile once with epsilon {epsilon:g}, delta {delta:g}, "
+            "charged to its ledger. Noise hides small differences, more so at small sites; values "
+            "outside the bounds count as the bound."
+        )
+    found = findings(flags(profiles, schema), schema, profiles)
+    private, command = epsilon is not None, "suture interop --before STUDY"
+    sites = list(profiles)
+    return _report(
+        _Facts(name, sites, schema, classes, found, notices, len(sites), private, command)
+    )
+
+
+def _layers(
+    flat: NDArray[np.float32],
+    method: Mapping[str, str],
+    columns: Mapping[str, list[str]],
+    schema: Schema,
+) -> dict[str, Layer]:
+    """The layers by name, with the paper's marks."""
+    words = {name: feature.label for name, feature in schema.features.items() if feature.label}
+
+    def about(column: str) -> str:
+        """A column in words, where the schema has any: "ca" alone tells a reader of the map
+        nothing."""
+        name = column if column in words else column.partition(" =")[0].partition(" (missing)")[0]
+        return words[name] + column.removeprefix(name) if name in words else ""
+
+    found: dict[str, Layer] = {}
+    at = 0
+    for end, setting in (("in", "input_layer"), ("out", "output_layer")):
+        if method[setting] == "none":
+            continue
+        names = columns[end]
+        for letter in ("b", "w"):
+            values = np.asarray(flat[:, at : at + len(names)], np.float64)
+            at += len(names)
+            found[f"{letter}_{end}"] = {
+                "columns": names,
+                "about": [about(name) if end == "in" else "" for name in names],
+                "values": np.round(values, 6).tolist(),
+                "circles": circles(values).astype(int).tolist(),
+                "crosses": crosses(values).astype(int).tolist(),
+            }
+    return found
+
+
+def _with_turned(
+    found: list[Finding], sites: Sequence[str], layers: Mapping[str, Layer]
+) -> list[Finding]:
+    """A finding for every site whose f_out turned negative, unless its profile said so already."""
+    if "w_out" not in layers:
+        return found
+    known = {item.site for item in found if item.kind == "outcome turned round"}
+    extra = []
+    for site, values in zip(sites, layers["w_out"]["values"], strict=True):
+        if min(values) < 0 and site not in known:
+            words = turned_round(
+                f"The output layer's scale became negative ({min(values):.2f}): the shared model "
+                "is right here when reversed."
+            )
+            certainty = "a sign, without a false-alarm rate of its own"
+            extra.append(Finding.of((site, "outcome", "outcome"), words, 0.0, certainty))
+    return [*extra, *found]
+
+
+def _learned(item: Finding, sites: Sequence[str], layers: Mapping[str, Layer]) -> str:
+    """What the input layer of this site learned for this feature, most unusual column first."""
+    if "w_in" not in layers or item.site not in sites:
+        return ""
+    row, shifts, scales = list(sites).index(item.site), layers["b_in"], layers["w_in"]
+    parts = []
+    for j, column in enumerate(scales["columns"]):
+        if column == item.feature or column.startswith(
+            (f"{item.feature} =", f"{item.feature} (missing)")
+        ):
+            b, w = shifts["values"][row][j], scales["values"][row][j]
+            mark = " (O)" if shifts["circles"][row][j] or scales["circles"][row][j] else ""
+            parts.append((abs(b) + abs(w - 1), f"{column}: b = {b:+.2f}, w = {w:.2f}{mark}"))
+    if not parts:
+        return ""
+    texts = [text for _, text in sorted(parts, reverse=True)[:2]]
+    return f"The model's correction: {'; '.join(texts)}."
+
+
+def _report(facts: _Facts) -> Report:
+    sites, layers, profiles = facts.sites, facts.layers, facts.profiles
+    shown = _pseudonyms(sites) if facts.pseudonyms else {site: site for site in sites}
+    items = [
+        {**asdict(item), "site": shown[item.site], "learned": _learned(item, sites, layers)}
+        for item in facts.found
+    ]
+    rows = list(range(len(sites)))
+    if facts.pseudonyms:
+        rows.sort(key=lambda i: shown[sites[i]])
+        items.sort(key=lambda item: str(item["site"]))
+    ordered = {
+        key: {
+            **layer,
+            "values": [layer["values"][i] for i in rows],
+            "circles": [layer["circles"][i] for i in rows],
+        }
+        for key, layer in layers.items()
+    }
+    where, hospitals = len({item["site"] for item in items}), f"{len(sites)} hospitals."
+    headline = f"No question to any of {hospitals}"
+    if items:
+        noun = "question" if len(items) == 1 else "questions"
+        headline = f"{len(items):,} {noun} to {where} of {hospitals}"
+    count = tests_made(len(sites), facts.schema, facts.classes)
+    tested = (
+        "Each figure of a hospital's column is compared with the median of the other hospitals', "
+        "within classes where the outcome matters. A difference is reported only where it is "
+        "beyond the tolerance of the table below by more than chance allows: with "
+        f"{count:,} tests corrected for (Bonferroni), the probability of one false report or more "
+        f"is at most {ALPHA:g} if all hospitals are within the tolerances, as far as estimates are "
+        "close to normal."
+    )
+    exact = "Exact figures of rows are in this report: it is not covered by privacy."
+    nothing = "No difference beyond the tolerances." if profiles >= 3 else "Nothing was tested."
+    tolerance = {key: value for key, value in TOLERANCE.items() if key in TESTS}
+    return {
+        "name": facts.name,
+        "sites": [shown[sites[i]] for i in rows],
+        "pseudonyms": facts.pseudonyms,
+        "headline": headline,
+        "banner": "" if facts.private else exact,
+        "notices": facts.notices,
+        "nothing": nothing,
+        "findings": items,
+        "layers": ordered,
+        "alpha": ALPHA,
+        "tests": count,
+        "tolerance": tolerance if profiles else {},
+        "method": [*((tested, MEANING) if profiles else ()), *((PAPERS_MARKS,) if layers else ())],
+        "command": facts.command,
+    }
+
+
+def _pseudonyms(sites: Sequence[str]) -> dict[str, str]:
+    """Names that say nothing, in an order that nobody can repeat."""
+    order = list(sites)
+    secrets.SystemRandom().shuffle(order)
+    return {site: f"hospital {i + 1:02d}" for i, site in enumerate(order)}
+
+
+def write_report(found: Report, folder: Path) -> list[str]:
+    """Write ``interop.html``, ``interop.json`` and a PNG of every map; returns the file names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page, data = folder / "interop.html", folder / "interop.json"
+    put(render(found), page)
+    write_whole(data, json.dumps(found, indent=1, allow_nan=False).encode())
+    written = [page, data]
+    for name, made in heat_maps(tidy(found)).items():
+        figure: Figure = static(made, HEADINGS[name][0])
+        written.append(folder / f"interop-heat-{name.replace('_', '-')}.png")
+        save(figure, written[-1])
+    return [str(path) for path in written]
+
+
+def heat_maps(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The data of every map that the sites' layers allow."""
+    return {
+        name: heat(
+            name[0], found["sites"], layer["columns"], np.array(layer["values"], np.float64),
+            np.array(layer["circles"], bool), np.array(layer["crosses"], bool),
+            float(name.startswith("w")), layer.get("about", ()),
+        )
+        for name, layer in found["layers"].items()
+    }  # fmt: skip
+
+
+def render(found: Mapping[str, object]) -> str:
+    """The page as text.
+
+    >>> page = render({"name": "<b>", "sites": [], "layers": {}, "findings": [], "notices": [], "headline": "none",
+    ...     "banner": "", "method": [], "tolerance": {}, "nothing": "Nothing.", "command": "suture interop"})
+    >>> "<b>: interop" in page, "&lt;b&gt;" in page
+    (False, True)
+    """
+    clean: Report = tidy(dict(found))
+    maps = heat_maps(clean)
+    groups: dict[str, list[dict[str, object]]] = {}
+    for item in clean["findings"]:
+        minor = item["kind"] == "recorded more often"
+        groups.setdefault(item["site"], []).append({**item, "minor": minor})
+    shown = []
+    for name, made in maps.items():
+        wide = len(made["columns"]) > WIDE
+        marked = wide and (any(made["crosses"]) or any(map(any, made["circles"])))
+        heading, words = HEADINGS[name]
+        shown.append(
+            {"name": name, "heading": heading, "words": words, "marked": marked, "wide": wide}
+        )
+    context = {
+        **{key: clean[key] for key in ("name", "headline", "banner", "notices", "nothing")},
+        "findings": list(groups.items()),
+        "folded": len(clean["findings"]) > FOLD,
+        "most": MOST_FINDINGS,
+        "output": _output_table(clean),
+        "maps": shown,
+        "method": clean["method"],
+        "tolerances": _tolerance_table(clean["tolerance"]),
+        "footer": [("Suture", VERSION), ("Command", clean["command"])],
+        "heat_data": script_safe(maps),
+    }
+    return fill("interop.html", context, {}, {}, str(clean["name"]), SCRIPT if maps else "")
+
+
+def _output_table(found: Report) -> Table | None:
+    """f_out of every hospital, where there is one: the place where a turned outcome shows."""
+    layer = found["layers"].get("w_out")
+    if layer is None:
+        return None
+    rows = []
+    for site, values in zip(found["sites"], layer["values"], strict=True):
+        turned = "turned round" if min(values) < 0 else ""
+        rows.append(tuple(Cell(t) for t in (site, *(f"{value:.2f}" for value in values), turned)))
+    return Table(
+        "What each hospital's output layer learned: w",
+        ("Hospital", *layer["columns"], "Outcome"),
+        tuple(rows),
+        "A negative scale turns the outcome round: the hospital's labels run against everybody "
+        "else's.",
+    )
+
+
+def _tolerance_table(tolerance: Mapping[str, float]) -> Table | None:
+    if not tolerance:
+        return None
+    rows = tuple((Cell(TESTS[name]), Cell(f"{value:g}")) for name, value in tolerance.items())
+    caption = "What counts as an ordinary difference between hospitals"
+    return Table(caption, ("Figure", "Tolerance"), rows)

@@ -1,0 +1,516 @@
+"""VEIL with a proof. After Vallabhaneni: VEIL: A Framework for Differentially Private,
+Interpretable, and Communication-Efficient Federated Learning, whose Algorithm 1 is in
+`veil_printed.py` and is not private.
+
+A sparse logistic model over a public dictionary of concepts, learned from statistics of which one
+patient's part is bounded. The proof, theorem by theorem: docs/veil.md. Three modes, each a fixed
+schedule of phases:
+
+| mode            | phases                                      | what the server sees                          |
+|-----------------|---------------------------------------------|-----------------------------------------------|
+| `votes`         | rate, vote ..., scale x 2                   | k signed concepts a hospital and round        |
+| `votes+moments` | rate, vote ..., newton x 2                  | the same, then noisy moments of each hospital |
+| `secure`        | moments, look, curvature, step ... | only noisy *sums* over many hospitals         |
+
+The first two are in this file, the third in `veil_secure.py` (what a site sends) and
+`veil_newton.py` (the server).
+
+| here | paper |
+|---|---|
+| `picks`, `rounds`, `server_rate` | k, T, eta_g |
+| `quorum` | tau; here in standard deviations of what random votes would give, because tau = k/d is what chance gives |
+| `weights`, `bias` | W; the paper has no bias |
+
+The noise multiplier z of a site means: its whole training costs rho = rounds / (2 z^2) in zCDP, as
+much as that many Gaussian releases of multiplier z. `SHARES` says which phase gets how much of rho.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import dp_accounting
+import numpy as np
+from numpy.typing import NDArray
+
+from suture.errors import RunError, StudyError
+from suture.methods.base import Answer, Arrays, State
+from suture.methods.veil import newton, secure
+from suture.methods.veil.server import count_votes, newton_step, scale_step
+from suture.methods.veil.teams import Teams
+from suture.methods.veil.wire import pack, unpack
+from suture.models.concepts import Concepts, Remember
+from suture.privacy.door import Payload, Rows, Sealed, Session
+from suture.privacy.noise.selection import Pick
+from suture.privacy.unit import Patients
+from suture.protection.secure_sum import Grid, Share
+from suture.schema.message import Field, UpTo
+from suture.training import contributions as statistics
+
+Mode = Literal["votes", "votes+moments", "secure"]
+SHARES: dict[str, dict[str, float]] = {
+    "votes": {"rate": 0.05, "vote": 0.80, "scale": 0.15},
+    "votes+moments": {"rate": 0.04, "vote": 0.56, "newton": 0.40},
+    "secure": {"moments": 0.10, "look": 0.25, "curvature": 0.25, "step": 0.40},
+}
+"""Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in
+proportion."""
+LEAST_ROUNDS = {"votes": 4, "votes+moments": 4, "secure": 4}
+NORM = (
+    3.0  # Bound on the norm of a patient's chosen concepts; beyond it the patient counts for less.
+)
+ONE_TEAM = Teams((), 1)
+STRONGEST = 1024.0
+"""No weight or bias in a message is larger."""
+SCORE = 8.0
+"""Log odds beyond which a patient's score counts as this much when the model's scale is set."""
+_MATRICES: Remember[Patients, NDArray[np.float32]] = Remember(1024)
+_TESTED: Remember[NDArray[np.float32], NDArray[np.float32]] = Remember(1024)
+_SMALL = (
+    1 << 21
+)  # Up to this many values the concepts of rows to predict for are remembered from round to round.
+
+
+@dataclass(frozen=True)
+class Veil:
+    """Private concepts, votes or moments. ``parties`` and ``patients`` are the federation's public
+    sizes."""
+
+    dictionary: Concepts
+    mode: Mode = "votes"
+    rounds: int = 50
+    picks: int = 5
+    quorum: float = 2.0
+    concepts: int = 60
+    server_rate: float = 0.1
+    parties: int = 1
+    patients: int = 1 << 40
+    honest: float = 0.5
+    teams: Teams = ONE_TEAM
+    name: str = "veil"
+    pooled: bool = False
+    weighting: Literal["size", "uniform"] = "size"
+
+    def __post_init__(self) -> None:
+        if self.rounds < LEAST_ROUNDS[self.mode]:
+            raise StudyError(
+                f'method.rounds: veil in mode "{self.mode}" needs at least '
+                f"{LEAST_ROUNDS[self.mode]}, found {self.rounds}"
+            )
+
+    @property
+    def label(self) -> str:
+        """As written in a table."""
+        return f"VEIL ({self.mode})"
+
+    @property
+    def needs(self) -> Literal["sum", "each", "secure sum"]:
+        """Votes are read one by one; the secure mode's promise holds only if the server sees the
+        sum alone."""
+        return "secure sum" if self.mode == "secure" else "each"
+
+    @cached_property
+    def schedule(self) -> tuple[str, ...]:
+        """The phase of each round."""
+        if self.mode == "secure":
+            return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+        return (
+            "rate",
+            *["vote"] * (self.rounds - 3),
+            *["scale" if self.mode == "votes" else "newton"] * 2,
+        )
+
+    @property
+    def honest_sites(self) -> int:
+        """A sum of fewer sites than this must not be opened: its noise would be less than
+        promised."""
+        return max(1, int(np.ceil(self.honest * self.parties))) if self.mode == "secure" else 0
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        """The same of one sum."""
+        return self.teams.least(group, self.honest) if self.teams.sizes else self.honest_sites
+
+    def phase_rho(self, phase: str, noise: float) -> float:
+        """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing
+        is asked.
+
+        With several teams a hospital either measures curvature or answers for moments and looks:
+        what it is not asked for does not cost it anything, so that it pays with those shares for
+        what it is asked for.
+        """
+        return self.rounds / (2 * noise**2) * self._parts.get(phase, 0.0)
+
+    @cached_property
+    def _parts(self) -> dict[str, float]:
+        """Of the whole training's rho, what one answer to each phase costs."""
+        shares, counts = SHARES[self.mode], Counter(self.schedule)
+        parts, total = (
+            {phase: shares[phase] for phase in counts},
+            sum(shares[phase] for phase in counts),
+        )
+        if self.teams.count > 1 and self.mode == "secure":
+            parts["look"] += shares["curvature"]
+            parts["curvature"] += shares["moments"] + shares["look"]
+        return {phase: part / total / counts[phase] for phase, part in parts.items()}
+
+    # --- privacy: known before rows are touched ------------------------------------------------------------------------
+
+    def phase(self, round_: int, site: str) -> str:
+        """What a site is asked in a round: by the public schedule and its team, never by the
+        message. "rest": nothing."""
+        phase = self.schedule[round_ - 1]
+        return phase if self.mode != "secure" or self._sum(phase, site) is not None else "rest"
+
+    def _sum(self, phase: str, site: str) -> int | None:
+        """The number of the secure sum that a site adds to; None where it is not asked."""
+        return self._sums[phase].get(self.teams.team.get(site, 0))
+
+    @cached_property
+    def _sums(self) -> dict[str, dict[int, int]]:
+        """For each phase: every team that is asked, and the number of the sum that it adds to."""
+        return {
+            phase: {
+                team: i for i, members in enumerate(self.teams.asked(phase)) for team in members
+            }
+            for phase in set(self.schedule)
+        }
+
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """The sparse model, and in the secure mode what centres the concepts."""
+        phase, d = self.phase(round_, site), len(self.dictionary)
+        one, chosen = (
+            Field("<f4", (1,), -STRONGEST, STRONGEST),
+            UpTo("concepts", min(d, max(self.concepts, 1))),
+        )
+        ids = Field("<i4", (chosen,), 0, d - 1, rising=True)
+        weights = Field("<f4", (chosen,), -STRONGEST, STRONGEST)
+        if self.mode != "secure":
+            return {"ids": ids, "weights": weights, "bias": one}
+        if phase == "rest":
+            return {}
+        fields = {"base": Field("<f4", (1,), -secure.FURTHEST, secure.FURTHEST), "bias": one}
+        if phase == "look":
+            part = self.teams.part(self._sum(phase, site) or 0, d)
+            return {**fields, "centre": Field("|i1", (len(part),), -127, 127)}
+        if phase == "moments":
+            return fields
+        return {
+            **fields,
+            "ids": ids,
+            "weights": weights,
+            "centre": Field("|i1", (chosen,), -127, 127),
+        }
+
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        """What round 1, 2, ... of the schedule costs this hospital."""
+        phase = self.phase(round_, site)
+        return _zcdp(
+            0.0 if phase == "rest" else None if noise is None else self.phase_rho(phase, noise)
+        )
+
+    @property
+    def by_size(self) -> bool:
+        """A round costs the same whatever a hospital's size."""
+        return False
+
+    def mechanism(self) -> str:
+        """For the privacy statement."""
+        votes = (
+            f"In {self.schedule.count('vote')} rounds each hospital named {self.picks} concepts "
+            "with a sign, by the "
+            "exponential mechanism on sums to which a patient contributes at most 1 for each "
+            "concept. "
+        )
+        moments = (
+            "Sums and moments of concepts, to which a patient's contribution is bounded, left with "
+            "discrete Gaussian "
+            "noise. "
+        )
+        words = (votes if "vote" in self.schedule else "") + moments
+        if self.mode == "secure":
+            sums = [
+                self.teams.parties(team)
+                for phase in self.schedule
+                for team in self.teams.asked(phase)
+            ]
+            words += (
+                f"ASSUMPTION: the server sees only sums over at least {min(sums)} and at most "
+                f"{max(sums)} hospitals (secure "
+                "sums, which in this run were computed in one process by a party trusted not to "
+                "look), and of the hospitals "
+                f"in every sum at least {self.honest:.0%} add their share of the noise and keep it "
+                "to themselves. A hospital's "
+                "share alone does not protect its patients. "
+            )
+        return words + "Proof: docs/veil.md."
+
+    # --- the server's side ---------------------------------------------------------------------------------------------
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        """No concept has a weight; nothing is random."""
+        d = len(self.dictionary)
+        if self.mode == "secure":
+            return newton.start_state(d)
+        return {
+            "weights": np.zeros(d, np.float32),
+            "bias": np.zeros(1, np.float32),
+            "chosen": np.zeros(d, np.int32),
+            "quorums": np.zeros(d, np.int32),
+            "t": np.zeros(1, np.int32),
+        }
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        """The sparse global model."""
+        ids = np.flatnonzero(state["chosen"]).astype(np.int32)
+        if self.mode == "secure":
+            return self._ask(state, site, ids)
+        return {
+            "ids": ids,
+            "weights": state["weights"][ids],
+            "bias": state["bias"],
+        }
+
+    def _ask(self, state: State, site: str, ids: NDArray[np.int32]) -> Arrays:
+        """What the secure mode sends a site: the model where it is needed, nothing where nothing is
+        asked."""
+        phase = self.schedule[min(int(state["t"][0]), self.rounds - 1)]
+        sum_ = self._sum(phase, site)
+        if sum_ is None:
+            return {}
+        message: dict[str, NDArray[np.generic]] = {"base": state["base"], "bias": state["bias"]}
+        if phase == "look":
+            message["centre"] = state["centre"][self.teams.part(sum_, len(self.dictionary))]
+        elif phase != "moments":
+            message |= {
+                "ids": ids.astype(np.int32),
+                "weights": state["weights"][ids],
+                "centre": state["centre"][ids],
+            }
+        return message
+
+    def groups(self, state: State, sites: Sequence[str]) -> list[tuple[str, ...]]:
+        """The hospitals of every secure sum of the coming round."""
+        found = self.teams.asked(self.schedule[int(state["t"][0])])
+        return [
+            tuple(site for site in sites if self.teams.team.get(site, 0) in members)
+            for members in found
+        ]
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """The next model. Everything here is post-processing of releases and of public sizes."""
+        phase = self.schedule[int(state["t"][0])]
+        if self.mode == "secure":
+            return self._secure_step(state, answers)
+        new = {key: array.copy() for key, array in state.items()}
+        new["t"] += 1
+        if phase == "vote":
+            votes = [
+                unpack(answer.payload["votes"], len(self.dictionary), self.picks)
+                for answer in answers
+            ]
+            sizes = [answer.patients for answer in answers]
+            count_votes(new, votes, sizes, self.quorum, self.concepts, self._rate(state))
+            return new
+        found, noises = self._open(answers, phase, int(np.count_nonzero(state["chosen"])))
+        if phase == "rate":
+            people = sum(answer.patients for answer in answers)
+            rate = np.clip(found["positives"][0] / people, 0.5 / people, 1 - 0.5 / people)
+            new["bias"][0] = np.log(rate / (1 - rate))
+        elif phase == "newton":
+            newton_step(new, found["gradient"], found["curvature"], noises["curvature"])
+        else:
+            scale_step(new, found["gradient"], found["curvature"], noises["curvature"], SCORE)
+        return new
+
+    def _secure_step(self, state: State, answers: Sequence[Answer]) -> State:
+        """The next model from secure sums, one answer each."""
+        phase = self.schedule[int(state["t"][0])]
+        new = {key: array.copy() for key, array in state.items()}
+        new["t"] += 1
+        forecast = state["forecast"] if phase == "step" else None
+        sums, noise = [], float(state["noise"][0]) or None
+        for i, answer in enumerate(answers):
+            rho = None if noise is None else self.phase_rho(phase, noise)
+            found = self._layout(
+                phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho
+            )
+            near = (
+                None
+                if forecast is None
+                else forecast * answer.patients / self.teams.patients(self.teams.all)
+            )
+            parts, level = secure.opened(
+                found, np.asarray(answer.payload[found.name]), answer.sites, near
+            )
+            if phase == "moments" and level is not None:
+                new["noise"][0] = level
+                found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
+            # Who dropped out of a sum under masks is missing among its patients, and in its noise.
+            sums.append((replace(found, patients=answer.patients, parties=answer.sites), parts))
+        newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
+        return new
+
+    def _layout(
+        self, phase: str, sum_: int, chosen: int, base: float, rho: float | None
+    ) -> secure.Layout:
+        rate = float(statistics.risk(np.array([base]))[0])
+        return secure.layout(
+            phase, self.teams, sum_, self.dictionary, chosen, rate, rho, self.honest
+        )
+
+    def _rate(self, state: State) -> float:
+        """The step falls to three tenths over the votes: early rounds find concepts, late ones
+        settle weights."""
+        votes = self.schedule.count("vote")
+        return float(self.server_rate * 0.3 ** ((int(state["t"][0]) - 1) / max(votes - 1, 1)))
+
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        """Risk by the global model: the same at every site, and for a row whichever other rows
+        there are."""
+        ids = np.flatnonzero(state["weights"])
+        if len(x) * len(self.dictionary) <= _SMALL:
+            values = _TESTED.get(x, lambda: self.dictionary.matrix(x), self.dictionary.digest)[
+                :, ids
+            ]
+        else:
+            values = self.dictionary.matrix(x, ids)
+        return statistics.risk(
+            statistics.logits(values, state["weights"][ids], state["bias"][0])
+        ).astype(np.float32)
+
+    # --- the site's side -----------------------------------------------------------------------------------------------
+
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
+        """The statistic that the phase asks for, protected. Nothing is kept at the site."""
+        phase = self.phase(session.round, session.site)
+        rho = None if session.noise is None else self.phase_rho(phase, session.noise)
+        if phase == "rest":
+            return {}, own
+        if self.mode == "secure":
+            return self._share(session, phase, message, rho), own
+        ids, bias = message["ids"], float(message["bias"][0])
+        dense = np.zeros(len(self.dictionary), np.float32)
+        dense[ids] = message["weights"]
+        if phase == "vote":
+
+            def votes(data: Patients) -> Rows:
+                values = self._values(data)
+                return values, data.y - statistics.risk(statistics.logits(values, dense, bias))
+
+            d = len(self.dictionary)
+            picked = session.release("votes", Pick(self.picks, d, rho), votes)
+            return {"votes": picked.then(lambda found: pack(found[0], found[1], d))}, own
+        payload: dict[str, Sealed] = {}
+        for name, grid in self._grids(phase, len(ids), rho).items():
+
+            def each(data: Patients, name: str = name) -> Rows:
+                return self._statistic(name, phase, data, dense, ids, bias)
+
+            words = session.release(name, Share(grid), each)
+            short = np.int32 if grid.short(self.patients, self.parties) else np.int64
+            # One letter each: names travel with every message.
+            payload[name[0]] = words.then(lambda found, short=short: found.astype(short))
+            # How much noise was added is public; sent along as a variance, it adds up as the noise
+            # does.
+            payload[f"{name[0]}v"] = Sealed.public(
+                np.array([int(np.ceil(grid.deviation**2))], np.int64)
+            )
+        return payload, own
+
+    def _values(self, data: Patients) -> NDArray[np.float32]:
+        return _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
+
+    def _share(self, session: Session, phase: str, message: Arrays, rho: float | None) -> Payload:
+        """A site's part of a secure sum."""
+        sum_ = self._sum(phase, session.site) or 0
+        ids = message.get("ids", np.zeros(0, np.int32))
+        weights = message.get("weights", np.zeros(0, np.float32)).astype(np.float32)
+        found = self._layout(phase, sum_, len(ids), float(message["base"][0]), rho)
+        part = self.teams.part(sum_, len(self.dictionary))
+        centre = message.get("centre", np.zeros(0, np.int8))
+        model = secure.Model(float(message["bias"][0]), weights, ids, centre)
+        words = []
+        for piece in found.pieces:
+
+            def each(data: Patients, name: str = piece.name) -> Rows:
+                return secure.contributions(
+                    name, phase, data, self._values(data), model, part, self.dictionary
+                )
+
+            words.append(session.release(piece.name, Share(piece.grid), each))
+        levels = secure.level_digits(found, session.noise)
+        packed = words[0].then(lambda *all_: secure.packed(found, [*all_, levels]), *words[1:])
+        return {found.name: packed}
+
+    def _open(
+        self, answers: Sequence[Answer], phase: str, chosen: int
+    ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+        """The sums over all hospitals in real units, and the standard deviation of the noise in
+        each."""
+        found, noises = {}, {}
+        for name, grid in self._grids(phase, chosen, None).items():
+            parts = [answer.payload[name[0]] for answer in answers]
+            if any(part.shape != (grid.size,) for part in parts):
+                raise RunError(
+                    f"phase {phase!r}: expected {grid.size} numbers as {name!r} from every hospital"
+                )
+            found[name] = grid.open(np.sum([part.astype(np.int64) for part in parts], axis=0))
+            variance = sum(float(answer.payload[f"{name[0]}v"][0]) for answer in answers)
+            noises[name] = float(np.sqrt(variance)) / grid.steps
+        return found, noises
+
+    def _statistic(
+        self,
+        name: str,
+        phase: str,
+        data: Patients,
+        dense: NDArray[np.float32],
+        ids: NDArray[np.int32],
+        bias: float,
+    ) -> Rows:
+        """What rows add to one vector of a phase; a patient's part is within its sensitivity in
+        `_grids`."""
+        one = np.ones((data.rows, 1), np.float32)
+        if phase == "rate":
+            return one, statistics.patient_weights(one, 1.0, data.starts) * data.y
+        values = self._values(data)
+        logit = statistics.logits(values, dense, bias)
+        if phase == "newton":
+            basis, limit = np.hstack([one, values[:, ids]]), NORM
+        else:
+            score = np.clip(logit - bias, -SCORE, SCORE).astype(np.float32) / np.float32(SCORE)
+            basis, limit = np.hstack([one, score[:, None]]), float(np.sqrt(2))
+        p = statistics.risk(logit)
+        w = statistics.patient_weights(basis, limit, data.starts)
+        if name == "gradient":
+            return basis, w * (data.y - p)
+        return statistics.row_products(basis), w * p * (1 - p)
+
+    def _grids(self, phase: str, chosen: int, rho: float | None) -> dict[str, Grid]:
+        """Sensitivity, cost and size of every vector of a phase; their costs add up to the
+        phase's."""
+
+        def grid(sensitivity: float, share: float, size: int) -> Grid:
+            return Grid(sensitivity, None if rho is None else rho * share, size)
+
+        if phase == "rate":
+            return {"positives": grid(1.0, 1.0, 1)}
+        size, limit = (chosen + 1, NORM) if phase == "newton" else (2, float(np.sqrt(2)))
+        return {
+            "gradient": grid(limit, 0.5, size),
+            "curvature": grid(limit**2 / 4, 0.5, size * (size + 1) // 2),
+        }
+
+
+def _zcdp(rho: float | None) -> dp_accounting.DpEvent:
+    if rho == 0:
+        return dp_accounting.NoOpDpEvent()
+    return dp_accounting.NonPrivateDpEvent() if rho is None else dp_accounting.ZCDpEvent(rho)

@@ -1,0 +1,566 @@
+"""One study at one site: opened, joined, and then asked round by round. Everything that decides is
+the site's own.
+
+The study arrives as text and is compared, by its digest, with the one that the site has pinned: in
+its signed charter, or among the studies that a person at the site has accepted. The site builds the
+method from it with its own installed code, plans its own noise from declared sizes, reserves the
+whole plan in its own ledger, reads its rows, and answers through its door. What the coordinator
+sends is numbers, in the places that the wire has for them.
+
+The methods, their noise and their accounts are planned once, when the site joins. What the site
+keeps between rounds is on its disk, one file per training: the state before and after the last
+round that it answered, and which message that was. A site that is killed goes on from there. The
+same request again gives the same bytes and is charged once (docs/design.md, "The door").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from suture.engine import federation, plan
+from suture.engine.describe import counted, describes
+from suture.engine.gather import is_reference
+from suture.engine.round import participants, scheduled
+from suture.errors import Reason, Refused, RunError
+from suture.evaluation.metrics import BINS, bins_of, measure
+from suture.methods.base import Method, State
+from suture.network.masking import SiteSums, sums_of
+from suture.network.node.config import SiteSettings
+from suture.network.wire import Header, Paid, Request, Words
+from suture.network.witnesses import Witnesses, public_identity
+from suture.privacy.canonical import digest
+from suture.privacy.door import Context, Rows, Session, opened, protected, root_key
+from suture.privacy.files import write_whole
+from suture.privacy.ledger.ledger import Ledger
+from suture.privacy.noise.discrete import Counts
+from suture.privacy.noise.source import secure_key
+from suture.privacy.software import software
+from suture.privacy.unit import Patients
+from suture.protection.envelope import seal, unseal
+from suture.schema.message import check_message
+from suture.site import places
+from suture.site.gate import accepted
+from suture.site.hospital import Hospital, Member, fault, refusal
+from suture.study import Study
+
+log = logging.getLogger("suture.site")
+
+
+@dataclass
+class Kept:
+    """What a site keeps of one training: its last answered round, and its state."""
+
+    round: int = 0
+    message: str = ""
+    before: State | None = None
+    after: State | None = None
+    scored: int = 0
+    """After which round a model was scored here with exact figures, if any."""
+    follows: str = ""
+    """The message of the next round: the model that was scored is trained on."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training of the study at this site, as planned when the site joined: a method in the
+    whole federation or in one fold of it."""
+
+    name: str
+    fold: int
+    sizes: dict[str, int]
+    """The declared sizes of the sites that train; this one may be held out."""
+    method: Method
+    hospital: Hospital
+    account: str
+    noise: float | None
+    evaluation: plan.Evaluation | None
+    """The noisy evaluation, where the study asks for one."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One request about a training: what is asked, what was planned, and this site's part."""
+
+    given: Request
+    plan: Plan
+    member: Member
+    file: Path
+    """Where the site keeps its state."""
+
+    @property
+    def round(self) -> int:
+        """The round that the request is about."""
+        return self.given["round"]
+
+
+class Participant:
+    """A study that was opened here; `join` makes the promise, reads the rows and plans."""
+
+    def __init__(
+        self, settings: SiteSettings, home: Path, text: str, seed: int, base: Path, ledgers: Path
+    ) -> None:
+        self.settings, self.home, self.seed, self._ledgers = settings, home, seed, ledgers
+        asked = Study.from_text(text)
+        self.digest = asked.digest
+        self._check(asked)
+        name = settings.name
+        own = tuple(settings.site(site) if site.name == name else site for site in asked.sites)
+        self.study = asked.model_copy(update={"sites": own})
+        mine = next((site for site in own if site.name == name), None)
+        place = None if mine is None else places.place_of(mine, home)
+        if place is not None:
+            self._check_pinned(place)
+        self.world = federation.survey(self.study, base, seed, only=name, place=place)
+        if name not in self.world.sizes:
+            raise Refused(f"study {asked.name!r} does not name this site ({name!r})", Reason.STUDY)
+        self._plans: dict[tuple[int, str], Plan] = {}
+        """By fold and method; empty until the site has joined."""
+        self._sums = SiteSums(settings, home)
+        self._witnesses = Witnesses(settings, home, generated=self.world.generated)
+
+    def _check(self, asked: Study) -> None:
+        """The study is about this site's rows, with declared sizes, or generated patients."""
+        name, seeds = self.settings.name, range(asked.seed, asked.seed + asked.evaluation.seeds)
+        sizes, own = {s.name: s.patients for s in asked.sites}, not self.settings.cohort
+        if asked.cohort is not None:
+            problems = [
+                (own, "on a built-in cohort; this site has rows of its own", Reason.STUDY),
+                (self.seed not in seeds, f"without seed {self.seed}", Reason.TURN),
+            ]
+        else:
+            problems = [
+                (asked.simulation, "a simulation: nothing of it leaves a site", Reason.STUDY),
+                (name not in sizes, f"not for this site ({name!r})", Reason.STUDY),
+                (None in sizes.values(), "refused: it declares no size of a site", Reason.STUDY),
+                (self.seed != asked.seed, f"opened with seed {asked.seed} only", Reason.TURN),
+                ("pooled" in asked.methods, "pooled; rows stay here", Reason.SETTINGS),
+            ]
+        for found, problem, reason in problems:
+            if found:
+                raise Refused(f"study {asked.name!r} is {problem}", reason)
+
+    def _check_pinned(self, place: places.Place) -> None:
+        """The study is pinned by a charter, or was accepted by a person."""
+        if place.papers.charter is not None or place.papers.trust is not None:
+            return
+        study = f"study {self.digest[:16]}"
+        if self.settings.charter_needed:
+            raise Refused(
+                f"this site takes part under a signed charter only, and holds none for {study} "
+                "(charter.toml in its home, see: suture charter new)",
+                Reason.CHARTER,
+            )
+        if self.digest not in accepted(self.home) | set(self.settings.accepts):
+            text = f"{study} was not accepted here: suture site accept {self.home} study.toml"
+            raise Refused(text, Reason.STUDY)
+
+    @property
+    def exact(self) -> str:
+        """What may leave about test patients: the site's setting, if its charter allows."""
+        if self.world.generated:
+            return "scores"
+        admission = self.world.admissions.get(self.settings.name)
+        allowed = admission is None or admission.exact_metrics
+        return self.settings.exact_metrics if allowed else "none"
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.world.ledgers[self.settings.name]
+
+    def opened(self) -> Header:
+        """What the site says before it joins: its size, its terms, its ledger's end."""
+        admission = self.world.admissions.get(self.settings.name)
+        terms = admission.terms if admission else None
+        if self.exact == "none" and (terms is None or "withheld" not in terms):
+            terms = f"{terms or 'no charter'}, exact figures withheld"
+        with places.borrowed(self.world.places[0], self._ledgers) as ledger:
+            head = self._witnesses.own(ledger.head())
+        return {
+            "patients": self.world.sizes[self.settings.name],
+            "region": self.world.places[0].region,
+            "generated": self.world.generated,
+            "charter": terms,
+            "exact": self.exact,
+            "head": head,
+        }
+
+    def witness(self, heads: Words) -> Header:
+        """What this site remembers of other sites' ledgers, signed."""
+        return {"vouched": self._witnesses.vouch(heads)}
+
+    def join(self, sites: dict[str, int], vouched: Words) -> Header:
+        """Promise, then read the rows. ``sites``: the declared (or counted) sizes of all."""
+        name = self.settings.name
+        declared = {site.name: int(site.patients or 0) for site in self.study.sites}
+        sizes = declared or self._counted(sites)
+        if sites != sizes:
+            raise Refused("the sizes are not those that the study declares", Reason.STUDY)
+        if not self._plans:
+            self.world.sizes = sizes
+            with places.borrowed(self.world.places[0], self._ledgers) as ledger:
+                self._witnesses.check(ledger, vouched)
+            federation.promise(self.study, self.world, self._ledgers)
+            federation.read_rows(self.study, self.world, strict=False)
+            self.world.hospitals[name].keeps = True
+            self._plans = self._planned()
+        data = self.world.hospitals[name].data
+        for problem in (*data.loaded.problems, *data.loaded.warnings):
+            log.warning("%s", problem)
+        masked = self.study.protection.sum == "masked"
+        shown = describes(self.study, self.world) and self.exact != "none"
+        return {
+            "described": counted(data, self.world.class_count) if shown else {},
+            "accounts": {
+                f"{found.fold}/{found.name}": self._paid(found)
+                for found in self._plans.values()
+                if name in found.sizes
+            },
+            "identity": public_identity(self.home, self.settings) if masked else None,
+            "warnings": list(data.loaded.warnings) if self.world.generated else [],
+            "head": self._witnesses.own(self._ledger.head()),
+        }
+
+    def _counted(self, sites: dict[str, int]) -> dict[str, int]:
+        """Sizes of generated sites, which are counted, in the study's order."""
+        mine = self.settings.name
+        fine = all(type(size) is int and size >= 0 for size in sites.values())
+        if tuple(sites) != self.world.names or not fine:
+            raise Refused("expected the size of every site, in the study's order", Reason.REQUEST)
+        return {**sites, mine: self.world.sizes[mine]}
+
+    def _planned(self) -> dict[tuple[int, str], Plan]:
+        """Every training of the study, from its text, the public sizes and installed code alone."""
+        site, found = self.settings.name, {}
+        for part, name in product(federation.split(self.study, self.world), self.study.methods):
+            method, noise = plan.method_of(self.study, part, name), None
+            if site in part.sizes:
+                planned = plan.plan(self.study, part, method, site).get(site)
+                noise = planned.noise_multiplier if planned else None
+            found[part.fold or 0, name] = Plan(
+                name,
+                part.fold or 0,
+                part.sizes,
+                method,
+                part.tested.get(site) or self.world.hospitals[site],
+                plan.account(self.study, part, name),
+                noise,
+                plan.evaluation(self.study, part, name),
+            )
+        return found
+
+    def close(self) -> None:
+        """Close the ledger."""
+        for ledger in self.world.ledgers.values():
+            ledger.close()
+
+    def _member(self, found: Plan, seed: int) -> Member:
+        return Member(found.hospital, found.account, found.noise, seed, self.digest, found.fold)
+
+    def _training(self, given: Request) -> Training:
+        """What a request is about; refused unless it is a training of the study."""
+        if not self._plans:
+            raise Refused("the study was not joined here; join it first", Reason.NOT_OPEN)
+        name, fold, seed = given["method"], given["fold"], given["seed"]
+        if fold not in {known for known, _ in self._plans}:
+            raise Refused(f"the study has no fold {fold}", Reason.TURN)
+        found = self._plans.get((fold, name))
+        if found is None:
+            raise Refused(f"method {name[:40]!r} is not one of the study's", Reason.TURN)
+        if seed not in range(self.study.seed, self.study.seed + self.study.evaluation.seeds):
+            raise Refused(f"seed {seed} is not one of the study's", Reason.TURN)
+        file = self.home / "federation" / self.digest / f"{name}-{seed}-{fold}.npz"
+        return Training(given, found, self._member(found, seed), file)
+
+    def step(self, given: Request, body: bytes) -> tuple[Header, bytes]:
+        """One round: turn, message and budget are checked before anything is computed."""
+        training = self._training(given)
+        method = training.plan.method
+        if self._hidden(method):
+            raise Refused(f"{method.name!r} leaves this site under masks only", Reason.MASKED)
+        vouched = self._witnesses.passed(self._ledger, given)
+        header, sealed = self._release(training, body)
+        return {**header, "vouched": vouched}, sealed
+
+    def _hidden(self, method: Method) -> bool:
+        """Whether the coordinator must see nothing but the sum. It is not trusted not to look."""
+        if is_reference(method):
+            return False
+        return self.study.protection.sum == "masked" or method.needs == "secure sum"
+
+    def stage(self, given: Request, body: bytes) -> tuple[Header, bytes]:
+        """One exchange of a sum under masks; training and payment come with the stage `mask`."""
+        training, protection = self._training(given), self.study.protection
+        method = training.plan.method
+        if not self._hidden(method) or protection.sum != "masked":
+            raise Refused('the study does not say protection.sum = "masked"', Reason.MASKED)
+        now = scheduled(method, training.round, self.study.method.rounds)
+        if given["stage"] == "advertise":
+            return self._advertise(training, now, body)
+        said: Header = {}
+
+        def release(message: bytes, session: bytes) -> bytes:
+            training.member.session = session
+            header, sealed = self._release(training, message)
+            said.update(header)
+            return sealed
+
+        header, answer = self._sums.go_on(given, now, protection, body, release)
+        return {**said, **header}, answer
+
+    def _advertise(self, training: Training, now: Method, body: bytes) -> tuple[Header, bytes]:
+        found, name = dict(unseal(body)), self.settings.name
+        if set(found) != {"session", "message"}:
+            raise Refused("a sum begins with a session and the round's message", Reason.MESSAGE)
+        chosen = self._turn(training)
+        message = unseal(found["message"].tobytes())
+        check_message(message, now.expects(training.round, name))
+        groups = sums_of(now, chosen, training.round)
+        mine = next((group for group in groups if name in group), None)
+        if mine is None:
+            raise Refused(f"this site is in no sum of round {training.round}", Reason.TURN)
+        vouched = self._witnesses.passed(self._ledger, training.given)
+        sizes = {site: training.plan.sizes[site] for site in mine}
+        begun = self._sums.begin(now, self.study.protection, sizes, found, training.given)
+        return {"vouched": vouched}, seal(begun)
+
+    def _release(self, training: Training, body: bytes) -> tuple[Header, bytes]:
+        round_, member = training.round, training.member
+        self._turn(training)
+        kept, mark = load_kept(training.file), hashlib.sha256(body).hexdigest()
+        now = scheduled(training.plan.method, round_, self.study.method.rounds)
+        if round_ < kept.round:
+            # An earlier round's answer, if this very message had it; nothing is computed.
+            known = None if member.session else member.repeated(now, body, round_)
+            if known is None:
+                raise Refused(f"round {round_} is over, for any other message", Reason.ANSWERED)
+            return self._report(training), known
+        if round_ == kept.round and mark != kept.message and not member.session:
+            text = f"round {round_} was answered already, to another message"
+            raise Refused(text, Reason.ANSWERED)
+        if kept.follows and kept.scored == round_ - 1 and mark != kept.follows:
+            text = f"round {round_} must go on from the model that was scored after {kept.scored}"
+            raise Refused(text, Reason.ANSWERED)
+        before = dict((kept.before if round_ == kept.round else kept.after) or {})
+        member.own = dict(before)
+        if not member.can_pay(now, body, round_):
+            raise refusal(self.settings.name, round_)
+        sealed = member.step(now, body, round_)
+        if member.session or (round_, mark) != (kept.round, kept.message):
+            save_kept(training.file, Kept(round_, mark, before, member.own))
+        return self._report(training), sealed
+
+    def _report(self, training: Training) -> Header:
+        """What goes with an answer: figures of plan and ledger, which no row changes."""
+        member, round_ = training.member, training.round
+        return {
+            "round": round_,
+            "noise": member.noise,
+            "new": member.new_charges,
+            "pays": not member.new_charges or self._affords(training.plan, member, round_ + 1),
+            "spent": member.spent() if self.study.private else None,
+            "head": self._witnesses.own(self._ledger.head()),
+        }
+
+    def _paid(self, found: Plan) -> Paid:
+        """What the ledger has paid for a training so far, and whether it pays for a first round.
+
+        Where rounds were paid before, they may be free again, so the site does not say no.
+        """
+        member = self._member(found, self.seed)
+        charged = member.charged()
+        spent = member.spent() if self.study.private and charged else 0.0
+        pays = charged or self._affords(found, member, 1)
+        return {"pays": pays, "spent": spent, "charged": charged}
+
+    def _affords(self, found: Plan, member: Member, round_: int) -> bool:
+        """Whether the ledger would pay for a new release in this round."""
+        if round_ > self.study.method.rounds:
+            return True
+        name, ledgers = self.settings.name, member.hospital.ledgers
+        event = found.method.round_event(round_, name, member.patients, member.noise)
+        return all(ledger.can_pay(member.account, event, secure_key()) for ledger in ledgers)
+
+    def _turn(self, training: Training) -> list[str]:
+        """The sites of this round; refused if this site is not one of them."""
+        spec, round_ = self.study.method, training.round
+        if not 1 <= round_ <= spec.rounds:
+            raise Refused(f"the study has rounds 1 to {spec.rounds}, found {round_}", Reason.TURN)
+        sites = list(training.plan.sizes)
+        chosen = participants(sites, round_, spec.participation, self.study.seed)
+        if self.settings.name not in chosen:
+            raise Refused(f"it is not this site's turn in round {round_}", Reason.TURN)
+        return chosen
+
+    def score(self, given: Request, state: State) -> tuple[Header, bytes]:
+        """What may leave about test patients: noisy counts, paid for; or, where the site's own file
+        says so, exact figures.
+
+        Each round is scored once, with one model: the answer is kept, and another model for the
+        round is refused. What scores is what was released: nothing that a site computed without
+        noise takes part. Peers witness it as any charge.
+        """
+        training = self._training(given)
+        found, round_, last = training.plan, training.round, self.study.method.rounds
+        charged = self.exact == "none"
+        if charged and (found.evaluation is None or round_ != last):
+            text = "exact figures do not leave this site (exact_metrics, or its charter)"
+            raise Refused(text, Reason.EXACT)
+        if not 1 <= round_ <= last or (self.world.class_count != 2 and charged):
+            text = "a model of two outcomes is scored after one of the study's rounds"
+            raise Refused(text, Reason.TURN)
+        context = Context(
+            self.digest, self.settings.name, found.hospital.edition, found.account,
+            f"score {found.name}", given["seed"], found.fold, round_, b"",
+        )  # fmt: skip
+        scored = seal({**wire_arrays(state), "groups": np.array(given["groups"])})
+        model = hashlib.sha256(scored).digest()
+        vouched = self._witnesses.passed(self._ledger, given) if charged else {}
+        known = self._kept_score(context, model)
+        header, body = known or self._new_score(training, context, model, state)
+        if charged:
+            head = self._witnesses.own(self._ledger.head())
+            header = {**header, "vouched": vouched, "head": head}
+        return header, body
+
+    def _kept_score(self, context: Context, model: bytes) -> tuple[Header, bytes] | None:
+        kept = self._ledger.kept(context.mark.hex())
+        if kept is None:
+            return None
+        if kept[:32] != model:
+            text = f"round {context.round} was scored already, with another model"
+            raise Refused(text, Reason.ANSWERED)
+        length = int.from_bytes(kept[32:36], "little")
+        return json.loads(kept[36 : 36 + length]), kept[36 + length :]
+
+    def _new_score(
+        self, training: Training, context: Context, model: bytes, state: State
+    ) -> tuple[Header, bytes]:
+        found, member, kept = training.plan, training.member, load_kept(training.file)
+        trains = self.settings.name in found.sizes
+        if trains:
+            own = dict(kept.after or {})
+            member.own = protected(own) if self.study.private else own
+        self._fits(training, state)
+        exact = trains and not self.world.generated and self.exact != "none"
+        if exact and not 1 <= kept.round <= training.round:
+            raise Refused("this site has no part in the model to score yet", Reason.TURN)
+        if self.exact == "none" and found.evaluation is not None:
+            header, arrays = self._counts(training, found.evaluation, context, state)
+        else:
+            header, arrays = self._scored(training, state)
+        body, text = seal(arrays), json.dumps(header).encode()
+        self._ledger.keep(context.mark.hex(), model + len(text).to_bytes(4, "little") + text + body)
+        if exact:
+            # What is scored is what the run goes on with: a model of the coordinator's own would be
+            # trained on next.
+            message = seal(found.method.broadcast(state, self.settings.name))
+            follows = hashlib.sha256(message).hexdigest()
+            save_kept(training.file, replace(kept, scored=training.round, follows=follows))
+        return header, body
+
+    def _fits(self, training: Training, state: State) -> None:
+        """Refuse a model that does not score made-up rows: nothing is paid, no row touched."""
+        member, method = training.member, training.plan.method
+        classes = () if self.world.class_count == 2 else (self.world.class_count,)
+        for rows in (1, 2):
+            x = np.zeros((rows, *member.hospital.data.train.x.shape[1:]), np.float32)
+            try:
+                with np.errstate(all="ignore"):
+                    found = np.shape(method.predict(state, member.own, x, self.settings.name))
+            except Exception as error:
+                text = f"the model to score does not fit the method: {fault(error)}"
+                raise Refused(text, Reason.MESSAGE) from None
+            if found != (rows, *classes):
+                raise Refused(f"the model to score gives {found} for {rows} rows", Reason.MESSAGE)
+
+    def _counts(
+        self, training: Training, tested: plan.Evaluation, context: Context, state: State
+    ) -> tuple[Header, State]:
+        """Test patients by risk and outcome, through the door."""
+        member, method, site = training.member, training.plan.method, training.plan.hospital
+        counts, round_ = Counts(2 * BINS, 1.0, tested.noise), context.round
+        paid = (tested.account, round_, counts.event, context.mark)
+        site.ledgers[0].charge(*paid, what="evaluation")
+        data = site.data.reserved or site.data.test or site.data.nobody
+        content = data.fingerprint() + digest(wire_arrays(state))
+        root = root_key(site.secret, context, member.own, content, software())
+        session = Session(
+            data, counts.event, root, round_=round_, site=site.name, noise=tested.noise
+        )
+
+        def each(block: Patients) -> Rows:
+            # Each patient alone: in one product the last digit of a row may depend on the rows
+            # beside it, and the coordinator chooses where the bins' edges are.
+            ends = zip(block.starts[:-1], block.starts[1:], strict=True)
+            risks = [method.predict(state, member.own, block.x[a:b], site.name) for a, b in ends]
+            whole = np.concatenate([np.zeros(0, np.float32), *risks])
+            cells = bins_of(whole, block.y, block.starts)
+            first = np.zeros((block.rows, 2 * BINS), np.float32)
+            # On the patient's first row; the others add nothing.
+            first[block.starts[:-1], cells] = 1.0
+            return first, np.ones(block.rows)
+
+        return {"noise": tested.noise}, opened({"counts": session.release("counts", counts, each)})
+
+    def _scored(self, training: Training, state: State) -> tuple[Header, State]:
+        data = training.member.hospital.data
+        y, p = training.member.scores(training.plan.method, state)
+        if self.exact == "figures":
+            threshold = self.study.evaluation.threshold
+            found = measure(y, p, threshold, rows=len(y)) if len(y) else {}
+            figures = {n: None if value is None else float(value) for n, value in found.items()}
+            return {"figures": figures}, {}
+        arrays: State = {"y": y, "p": p}
+        groups: dict[str, list[str]] = {}
+        if training.given["groups"] and data.test:
+            for name, values in data.test_groups.items():
+                labels, codes = np.unique(values, return_inverse=True)
+                groups[name], arrays[f"group/{name}"] = labels.tolist(), codes.astype(np.int32)
+        return {"groups": groups}, arrays
+
+
+def wire_arrays(state: State) -> State:
+    """The arrays of a state that an envelope carries; texts as their bytes."""
+    found = dict(state)
+    for name, array in state.items():
+        if array.dtype.kind == "U":
+            found[name] = np.frombuffer("\0".join(array.tolist()).encode(), np.uint8)
+    return found
+
+
+def load_kept(path: Path) -> Kept:
+    """What was kept of a training; nothing if it never began."""
+    if not path.exists():
+        return Kept()
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+    except (OSError, ValueError, KeyError) as error:
+        what = f"the site's state {path} cannot be read ({type(error).__name__})"
+        raise RunError(f"{what}; delete it to start again") from None
+    sides: dict[str, State] = {"before": {}, "after": {}}
+    for name, array in arrays.items():
+        side, rest = name.split("/", 1)
+        sides[side][rest] = array
+    return Kept(**{**meta, **sides})
+
+
+def save_kept(path: Path, kept: Kept) -> None:
+    """Replace what is kept, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = vars(kept).copy()
+    sides = {side: facts.pop(side) or {} for side in ("before", "after")}
+    meta = json.dumps(facts).encode()
+    arrays = {f"{side}/{name}": a for side, state in sides.items() for name, a in state.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, meta=np.frombuffer(meta, np.uint8), **arrays)
+    write_whole(path, buffer.getvalue())

@@ -1,0 +1,1 @@
+"""What events cost, and which noise or how many rounds a budget allows."""

@@ -1,0 +1,256 @@
+"""Events in normal form: what was released, how many times, and its exact JSON.
+
+A `dp_accounting.DpEvent` says what a mechanism did. Suture accepts a closed list of them, because
+an event of unknown cost must stop a release, not pass as free: Gaussian, Laplace, Poisson-sampled
+Gaussian, rho-zCDP (votes: a bounded-range pick of eps0 is eps0^2/8-zCDP, Cesar & Rogers 2021),
+their compositions, NoOp and NonPrivate. Everything else raises `UnknownEvent`. Adaptive composition
+does not depend on order (Dwork & Roth 2014, Section 3.5), so an event is reduced to counted
+`Step`s, and two events are the same when their normal forms are.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
+from pydantic import JsonValue
+
+from suture.errors import UnknownEvent
+from suture.privacy.canonical import json_text
+
+GAUSSIAN, LAPLACE, ZCDP, NON_PRIVATE = "gaussian", "laplace", "zcdp", "non_private"
+
+
+class Step(NamedTuple):
+    """One mechanism, once: its noise multiplier and Poisson sampling rate (1: everyone).
+
+    A zCDP step is known by its cost, not by its noise: there ``noise`` holds rho.
+    """
+
+    kind: str
+    noise: float
+    rate: float
+
+
+NormalForm = tuple[tuple[Step, int], ...]
+"""Distinct steps in a fixed order, each with its count. Empty: nothing was released."""
+
+
+def normal_form(event: DpEvent) -> NormalForm:
+    """The counted steps of an event; `UnknownEvent` for anything that the accountants do not know.
+
+    >>> from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    >>> step = PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0))
+    >>> normal_form(ComposedDpEvent([step, SelfComposedDpEvent(step, 4)]))
+    ((Step(kind='gaussian', noise=2.0, rate=0.1), 5),)
+    """
+    counts: dict[Step, int] = {}
+    _count(event, 1, counts)
+    return tuple(sorted((step, count) for step, count in counts.items() if count))
+
+
+def add(first: NormalForm, second: NormalForm) -> NormalForm:
+    """The composition of two normal forms."""
+    counts = dict(first)
+    for step, count in second:
+        counts[step] = counts.get(step, 0) + count
+    return tuple(sorted(counts.items()))
+
+
+def times(form: NormalForm, count: int) -> NormalForm:
+    """The same form, repeated ``count`` times."""
+    return tuple((step, taken * count) for step, taken in form) if count else ()
+
+
+def compose(events: Iterable[tuple[DpEvent, int]]) -> DpEvent:
+    """One event for several, each with its count; equal steps are merged.
+
+    >>> from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+    >>> compose([(SelfComposedDpEvent(GaussianDpEvent(2.0), 3), 2), (GaussianDpEvent(2.0), 1)])
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=7)
+    """
+    total: NormalForm = ()
+    for event, count in events:
+        total = add(total, times(normal_form(event), _whole(count, "a count", event)))
+    return as_event(total)
+
+
+def as_event(form: NormalForm) -> DpEvent:
+    """The event of a normal form."""
+    parts = []
+    for step, count in form:
+        part: DpEvent = dp_event.NonPrivateDpEvent()
+        if step.kind == GAUSSIAN:
+            part = dp_event.GaussianDpEvent(step.noise)
+            if step.rate < 1:
+                part = dp_event.PoissonSampledDpEvent(step.rate, part)
+        elif step.kind == LAPLACE:
+            part = dp_event.LaplaceDpEvent(step.noise)
+        elif step.kind == ZCDP:
+            part = dp_event.ZCDpEvent(step.noise)
+        parts.append(part if count == 1 else dp_event.SelfComposedDpEvent(part, count))
+    if not parts:
+        return dp_event.NoOpDpEvent()
+    return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
+
+
+def event_to_json(event: DpEvent) -> dict[str, JsonValue]:
+    """The event as JSON, field by field; `UnknownEvent` for a type outside the closed list.
+
+    >>> from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    >>> event_to_json(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)))
+    {'event': 'poisson_sampled', 'rate': 0.1, 'of': {'event': 'gaussian', 'noise': 2.0}}
+    """
+    normal_form(event)
+    return _to_json(event)
+
+
+def form_and_text(event: DpEvent) -> tuple[NormalForm, str]:
+    """The event's normal form and its canonical JSON text.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> form_and_text(GaussianDpEvent(2.0))
+    (((Step(kind='gaussian', noise=2.0, rate=1.0), 1),), '{"event":"gaussian","noise":2.0}')
+    """
+    return normal_form(event), json_text(_to_json(event))
+
+
+def event_to_text(event: DpEvent) -> str:
+    """The canonical JSON text of an event; floats read back bit for bit."""
+    return form_and_text(event)[1]
+
+
+def event_from_json(value: object) -> DpEvent:
+    """The event that `event_to_json` wrote; `UnknownEvent` for anything else."""
+    event = _from_json(value)
+    normal_form(event)
+    return event
+
+
+def _count(event: DpEvent, times_taken: int, counts: dict[Step, int]) -> None:
+    # `type() is`, not isinstance: a subclass may mean something else.
+    kind = type(event)
+    if kind is dp_event.SelfComposedDpEvent:
+        _count(event.event, times_taken * _whole(event.count, "count", event), counts)
+    elif kind is dp_event.ComposedDpEvent:
+        for part in event.events:
+            _count(part, times_taken, counts)
+    else:
+        step = _step(event)
+        if step is not None:
+            counts[step] = counts.get(step, 0) + times_taken
+
+
+def _step(event: DpEvent) -> Step | None:
+    """The step of one simple event, or None when it releases nothing about anyone."""
+    kind = type(event)
+    if kind is dp_event.NoOpDpEvent:
+        return None
+    if kind is dp_event.NonPrivateDpEvent:
+        return Step(NON_PRIVATE, 0.0, 1.0)
+    if kind is dp_event.GaussianDpEvent:
+        return _noisy(GAUSSIAN, event.noise_multiplier, 1.0, event)
+    if kind is dp_event.LaplaceDpEvent:
+        return _noisy(LAPLACE, event.noise_multiplier, 1.0, event)
+    if kind is dp_event.ZCDpEvent:
+        rho = _number(event.rho, "rho", event)
+        if rho < 0 or _number(event.xi, "xi", event) != 0:
+            raise UnknownEvent(f"expected rho >= 0 and xi = 0 (plain rho-zCDP), found {event!r}")
+        return Step(ZCDP, rho, 1.0) if rho > 0 else None
+    if kind is dp_event.PoissonSampledDpEvent and type(event.event) is dp_event.GaussianDpEvent:
+        rate = _number(event.sampling_probability, "the sampling rate", event)
+        if not 0 <= rate <= 1:
+            raise UnknownEvent(
+                f"expected a sampling rate from 0 to 1, found {rate} in {event!r}: nothing was "
+                "released"
+            )
+        step = _noisy(GAUSSIAN, event.event.noise_multiplier, rate, event)
+        return step if rate > 0 else None
+    raise UnknownEvent(
+        "the accountants know Gaussian, Laplace, Poisson-sampled Gaussian, zCDP, their "
+        f"compositions, NoOp and NonPrivate; the cost of {event!r} is unknown: nothing was released"
+    )
+
+
+def _noisy(kind: str, noise: object, rate: float, event: DpEvent) -> Step:
+    multiplier = _number(noise, "the noise multiplier", event)
+    if multiplier < 0:
+        raise UnknownEvent(
+            f"expected a noise multiplier of at least 0, found {multiplier} in {event!r}"
+        )
+    return Step(kind, multiplier, rate) if multiplier > 0 else Step(NON_PRIVATE, 0.0, 1.0)
+
+
+def _number(value: object, what: str, event: DpEvent) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise UnknownEvent(f"expected {what} to be a finite number, found {value!r} in {event!r}")
+    return float(value)
+
+
+def _whole(value: object, what: str, event: DpEvent) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise UnknownEvent(
+            f"expected {what} to be a whole number of at least 0, found {value!r} for {event!r}"
+        )
+    return int(value)
+
+
+def _to_json(event: DpEvent) -> dict[str, JsonValue]:
+    kind = type(event)
+    if kind is dp_event.NoOpDpEvent:
+        return {"event": "no_op"}
+    if kind is dp_event.NonPrivateDpEvent:
+        return {"event": NON_PRIVATE}
+    if kind is dp_event.GaussianDpEvent:
+        return {"event": GAUSSIAN, "noise": float(event.noise_multiplier)}
+    if kind is dp_event.LaplaceDpEvent:
+        return {"event": LAPLACE, "noise": float(event.noise_multiplier)}
+    if kind is dp_event.ZCDpEvent:
+        return {"event": ZCDP, "rho": float(event.rho)}
+    if kind is dp_event.ComposedDpEvent:
+        return {"event": "composed", "of": [_to_json(part) for part in event.events]}
+    inner = _to_json(event.event)
+    if kind is dp_event.PoissonSampledDpEvent:
+        return {"event": "poisson_sampled", "rate": float(event.sampling_probability), "of": inner}
+    return {"event": "self_composed", "count": int(event.count), "of": inner}
+
+
+_FIELDS: dict[object, set[str]] = {
+    "no_op": {"event"},
+    NON_PRIVATE: {"event"},
+    GAUSSIAN: {"event", "noise"},
+    LAPLACE: {"event", "noise"},
+    ZCDP: {"event", "rho"},
+    "poisson_sampled": {"event", "rate", "of"},
+    "self_composed": {"event", "count", "of"},
+    "composed": {"event", "of"},
+}
+
+
+def _from_json(value: object) -> DpEvent:
+    kind = value.get("event") if isinstance(value, Mapping) else None
+    known = isinstance(value, Mapping) and isinstance(kind, str) and set(value) == _FIELDS.get(kind)
+    if not known or not isinstance(value, Mapping):
+        names = ", ".join(map(str, _FIELDS))
+        raise UnknownEvent(f"expected an event written by Suture (one of {names}), found {value!r}")
+    if kind == "no_op":
+        return dp_event.NoOpDpEvent()
+    if kind == NON_PRIVATE:
+        return dp_event.NonPrivateDpEvent()
+    if kind == GAUSSIAN:
+        return dp_event.GaussianDpEvent(value["noise"])
+    if kind == LAPLACE:
+        return dp_event.LaplaceDpEvent(value["noise"])
+    if kind == ZCDP:
+        return dp_event.ZCDpEvent(value["rho"])
+    if kind == "poisson_sampled":
+        return dp_event.PoissonSampledDpEvent(value["rate"], _from_json(value["of"]))
+    if kind == "self_composed":
+        return dp_event.SelfComposedDpEvent(_from_json(value["of"]), value["count"])
+    if not isinstance(value["of"], list):
+        raise UnknownEvent(f"expected a list of events, found {value['of']!r}")
+    return dp_event.ComposedDpEvent([_from_json(part) for part in value["of"]])

@@ -1,0 +1,307 @@
+"""The promise before training: how much noise a budget needs, what each site will release, and that
+the budget pays for it.
+
+One local epoch of DP-SGD at a site with N patients and batch b is ceil(N/b) steps. In each step
+every patient takes part with probability b/N, independently (Poisson sampling), and the clipped sum
+gets Gaussian noise of ``noise_multiplier`` times the clip. A site with fewer patients than the
+batch takes all of them in one step. Figures are never rounded in the study's favour: noise is
+rounded up, rounds down, epsilon up.
+
+What is planned is the event of one round; what is promised is its composition over the rounds, by
+the accountant that the ledger will ask, so that the ledger's final figure equals the plan's.
+
+Measured cold for FedCVR's hospitals: noise for a budget takes 0.05 to 0.25 s per hospital, rounds
+that fit 0.02 to 0.1 s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dp_accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+from scipy import optimize
+
+from suture.errors import StudyError
+from suture.privacy.accounting.accountant import epsilon_of
+from suture.privacy.accounting.budget import Budget, largest, learn_if_fits
+from suture.privacy.accounting.events import GAUSSIAN, NormalForm, Step, compose, normal_form, times
+
+_MOST_STEPS = 1 << 34
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e7
+_NO_NOISE = "no noise multiplier up to 10 million meets this epsilon: raise epsilon or train less"
+
+
+def steps_per_epoch(patients: int, batch: int) -> int:
+    """Steps in one pass over a site's patients."""
+    if patients < 1 or batch < 1:
+        raise StudyError(
+            f"expected at least one patient and a batch of at least 1, found {patients} and {batch}"
+        )
+    return -(-patients // batch)
+
+
+def sampling_rate(patients: int, batch: int) -> float:
+    """The probability that a patient takes part in one step.
+
+    >>> sampling_rate(64, 32), sampling_rate(20, 32)
+    (0.5, 1.0)
+    """
+    steps_per_epoch(patients, batch)
+    return min(1.0, batch / patients)
+
+
+def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
+    """The event of ``steps`` steps of DP-SGD."""
+    step = PoissonSampledDpEvent(float(sampling_rate), GaussianDpEvent(float(noise_multiplier)))
+    event = SelfComposedDpEvent(step, int(steps))
+    normal_form(event)  # refuses rates, noise and counts that mean nothing
+    return event
+
+
+@lru_cache(maxsize=4096)
+def noise_for(
+    epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
+) -> float:
+    """The smallest noise multiplier, to four figures, whose ``steps`` steps cost at most epsilon.
+
+    >>> noise_for(13.4, 1e-5, 32 / 1270, 500 * 40)
+    1.572
+    """
+    Budget(epsilon, delta, accountant)
+    if not math.isfinite(epsilon):
+        raise StudyError(
+            "an infinite epsilon needs no noise: leave out [privacy], or give a finite epsilon"
+        )
+    normal_form(dpsgd_event(1.0, sampling_rate, steps))
+
+    def cost(noise: float) -> float:
+        return epsilon_of(((Step(GAUSSIAN, noise, sampling_rate), steps),), delta, accountant)
+
+    def excess(log_noise: float) -> float:
+        return math.log(min(max(cost(math.exp(log_noise)), 1e-12), 1e12) / epsilon)
+
+    # A first guess: the central limit of many small steps is Gaussian (Bu et al. 2020).
+    mu = 1 / max(float(get_sigma_gaussian(epsilon, delta)), 1e-9)
+    guess = -0.5 * math.log(math.log1p(mu**2 / (sampling_rate**2 * steps)))
+    low, high = _bracket(excess, guess)
+    if low < high:
+        low = optimize.brentq(excess, low, high, xtol=2e-5)
+    unit = 10.0 ** (math.floor(low / math.log(10)) - 3)
+    count = math.ceil(math.exp(low) / unit) - 1
+    # The root is close, not exact: step to the first multiple of the unit that is proven to fit.
+    while count > 1 and cost(_multiple(count, unit)) <= epsilon:
+        count -= 1
+    while cost(_multiple(count, unit)) > epsilon:
+        count += 1
+    return _multiple(count, unit)
+
+
+def steps_that_fit(
+    epsilon: float,
+    delta: float,
+    noise: float,
+    sampling_rate: float,
+    accountant: str = "pld",
+    per: int = 1,
+) -> int:
+    """How many rounds of ``per`` steps each fit the budget; 0 when not even one does.
+
+    >>> steps_that_fit(6.0, 1e-5, 4.83, 1.0), steps_that_fit(13.4, 1e-5, 1.572, 32 / 1270, per=200)
+    (40, 100)
+    """
+    budget = Budget(epsilon, delta, accountant)
+    one = normal_form(dpsgd_event(noise, sampling_rate, per))
+    if not one or not budget.promises:
+        raise StudyError("without sampling, or without a finite epsilon, any number of rounds fits")
+    return rounds_that_fit(one, budget)
+
+
+@lru_cache(maxsize=4096)
+def rounds_that_fit(one: NormalForm, budget: Budget) -> int:
+    """How many rounds of this normal form fit the budget."""
+    steps = sum(count for _, count in one)
+    return largest(
+        lambda n: epsilon_of(times(one, n), budget.delta, budget.accountant),
+        budget.epsilon,
+        guess=max(1, 1024 // steps),
+        limit=max(1, _MOST_STEPS // steps),
+    )
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What one site promises before training.
+
+    ``epsilon`` is the cost of the rounds that the budget pays for: all ``rounds``, unless a budget
+    and a noise multiplier were both fixed and the budget ends first (``rounds_paid`` < ``rounds``).
+    """
+
+    site: str
+    patients: int
+    batch: int
+    sampling_rate: float
+    steps_per_round: int
+    rounds: int
+    noise_multiplier: float
+    epsilon: float
+    delta: float
+    accountant: str
+    event: DpEvent
+    rounds_paid: int
+    schedule: tuple[DpEvent, ...] = ()
+    """The event of every round of the site, where rounds differ; else each costs ``event``."""
+
+    def spent_after(self, taken: int, since: int = 0) -> DpEvent:
+        """What the site's rounds ``since`` + 1 to ``taken`` cost together.
+
+        >>> plan_site("a", 100, 10, rounds=3, local_epochs=1, delta=1e-5, noise_multiplier=1.0).spent_after(2).count
+        20
+        """
+        if not self.schedule:
+            return compose([(self.event, taken - since)] if taken > since else [])
+        return compose([(event, 1) for event in self.schedule[since:taken]])
+
+
+def plan_site(
+    site: str,
+    patients: int,
+    batch: int,
+    *,
+    rounds: int,
+    local_epochs: int,
+    delta: float,
+    local_steps: int | None = None,
+    accountant: str = "pld",
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+) -> SitePlan:
+    """The promise of one site: noise for a budget, the cost of a noise, or both fixed and the
+    rounds that fit.
+
+    >>> plan = plan_site("a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=13.4)
+    >>> plan.noise_multiplier, round(plan.epsilon, 2), plan.steps_per_round, plan.rounds_paid
+    (1.572, 13.4, 200, 100)
+    >>> plan = plan_site("a", 1270, 32, rounds=100, local_epochs=5, delta=1e-5, epsilon=13.4, noise_multiplier=1.5)
+    >>> plan.rounds_paid, plan.epsilon <= 13.4
+    (89, True)
+    """
+    _stated(site, epsilon, noise_multiplier)
+    if rounds < 1 or local_epochs < 1:
+        raise StudyError(
+            f"site {site!r}: expected 1 round and 1 local epoch or more, found {rounds} and "
+            f"{local_epochs}"
+        )
+    rate, steps = sampling_rate(patients, batch), local_epochs * steps_per_epoch(patients, batch)
+    steps = steps if local_steps is None else min(steps, local_steps)
+    noise = noise_multiplier
+    if noise is None:
+        noise = noise_for(float(epsilon or 0), delta, rate, steps * rounds, accountant)
+    event = dpsgd_event(noise, rate, steps)
+    one = normal_form(event)
+    paid, whole = rounds, times(one, rounds)
+    if epsilon is not None and math.isfinite(epsilon):
+        budget = Budget(epsilon, delta, accountant)
+        if not learn_if_fits(whole, budget):
+            paid = min(rounds, rounds_that_fit(one, budget))
+    cost = epsilon_of(times(one, paid), delta, accountant)
+    if epsilon is None and 0 < cost < math.inf:
+        learn_if_fits(whole, Budget(cost, delta, accountant))  # the ledger's budget is this cost
+    work = (patients, batch, rate, steps, rounds, noise)
+    return SitePlan(site, *work, cost, delta, accountant, event, paid)
+
+
+def plan_schedule(
+    site: str,
+    patients: int,
+    events: Callable[[float], Sequence[DpEvent]],
+    *,
+    delta: float,
+    accountant: str = "pld",
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+) -> SitePlan:
+    """The promise of a site whose rounds differ: ``events`` gives each round's event at a noise.
+
+    The noise is the smallest, to four significant figures, whose whole schedule fits the budget.
+
+    >>> from dp_accounting import ZCDpEvent
+    >>> plan = plan_schedule("a", 100, lambda z: [ZCDpEvent(0.5 / z**2)] * 10, delta=1e-5, epsilon=1.0)
+    >>> plan.noise_multiplier, plan.epsilon <= 1.0, plan.rounds_paid
+    (12.8, True, 10)
+    """
+    _stated(site, epsilon, noise_multiplier)
+
+    def form(noise: float, rounds: int | None = None) -> NormalForm:
+        return normal_form(compose([(event, 1) for event in events(noise)[:rounds]]))
+
+    def cost_of(noise: float, rounds: int | None = None) -> float:
+        return epsilon_of(form(noise, rounds), delta, accountant)
+
+    noise = noise_multiplier
+    if noise is None:
+        noise = _smallest(cost_of, float(epsilon or 0))
+    schedule = tuple(events(noise))
+    paid = len(schedule)
+    if (
+        epsilon is not None
+        and math.isfinite(epsilon)
+        and not learn_if_fits(form(noise), Budget(epsilon, delta, accountant))
+    ):
+        paid = [n for n in range(paid) if cost_of(noise, n) <= epsilon][-1]
+    cost = cost_of(noise, paid)
+    if epsilon is None and 0 < cost < math.inf:
+        learn_if_fits(form(noise), Budget(cost, delta, accountant))
+    work = (patients, patients, 1.0, 1, len(schedule), noise)
+    return SitePlan(site, *work, cost, delta, accountant, schedule[0], paid, schedule)
+
+
+def _stated(site: str, epsilon: float | None, noise_multiplier: float | None) -> None:
+    if epsilon is None and noise_multiplier is None:
+        raise StudyError(
+            f"site {site!r}: expected epsilon, noise_multiplier or both under [privacy], found "
+            "neither"
+        )
+
+
+def _smallest(cost: Callable[[float], float], epsilon: float) -> float:
+    """The smallest noise multiplier of four figures with ``cost(noise) <= epsilon``; cost falls."""
+    low, high = _LEAST_NOISE, _MOST_NOISE
+    if cost(high) > epsilon:
+        raise StudyError(_NO_NOISE)
+    while high / low > 1 + 1e-5:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= epsilon else (middle, high)
+    unit = 10.0 ** (math.floor(math.log10(high)) - 3)
+    count = math.ceil(high / unit * (1 - 1e-9))
+    while cost(_multiple(count, unit)) > epsilon:
+        count += 1
+    return _multiple(count, unit)
+
+
+def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Two points around the root of a decreasing function."""
+    at, value = start, excess(start)
+    while True:
+        step = max(0.02, min(abs(value) * 1.2, 2.0))
+        following = at + step if value > 0 else at - step
+        if following > math.log(_MOST_NOISE):
+            raise StudyError(_NO_NOISE)
+        if following < math.log(_LEAST_NOISE):
+            return math.log(_LEAST_NOISE), math.log(_LEAST_NOISE)
+        following_value = excess(following)
+        if (value > 0) != (following_value > 0):
+            return min(at, following), max(at, following)
+        at, value = following, following_value
+
+
+def _multiple(count: int, unit: float) -> float:
+    return float(f"{count * unit:.4g}")

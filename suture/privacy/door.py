@@ -1,0 +1,369 @@
+"""The door: the one way out of a site. It gets what each patient contributes, never a sum, and lets
+out what it has noised.
+
+Three rules, kept here and nowhere else:
+
+1. What is *charged* depends on the `Context` alone, which is public: the plan, the edition of the
+   table, the account, the method, seed, fold, round, message and session. No row can change
+   whether, or what, a site charges.
+2. The *noise* is keyed by the context, the mechanism with all of its settings, the site's own state
+   and the rows. Another context, mechanism or value gets other noise, so no two answers ever differ
+   by something that noise does not cover.
+3. The *answer* is kept on disk before it is sent (`suture.privacy.ledger.ledger.Ledger.keep`), and
+   a repeated request is answered from there, whatever has become of the rows.
+
+A method sees a `Session`, which gives it no rows. The method hands over a mechanism and a function
+that says what each patient adds (`release`), or a training by DP-SGD (`train`), and gets `Sealed`
+values back. Only those can be sent. The door clips each patient's contribution, adds up in whole
+numbers (so that the sum is exact and no patient changes another's rounding), takes the mechanism's
+event off what was charged, and draws the noise.
+
+The trusted base: `suture.privacy.noise.summation` (clipping and sums), and the four mechanisms of
+`_LIST`, marked where they are defined (`mechanism`): three that add noise to a sum, and the kernels
+of DP-SGD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import InitVar, dataclass
+from functools import cached_property
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from suture.errors import PrivacyError
+from suture.privacy.accounting.events import NON_PRIVATE, ZCDP, NormalForm, normal_form
+from suture.privacy.canonical import canonical, digest
+from suture.privacy.noise.source import Array, Arrays, State, derive
+from suture.privacy.noise.summation import SCALE_BITS, counted, summed
+from suture.privacy.unit import Patients
+
+Rows: TypeAlias = tuple[Array, NDArray[np.float64]]
+"""What rows add: one vector and one factor for each row. The door adds up a patient's rows."""
+
+LOCAL = "local."
+"""The names of what a site computes without noise and keeps begin so; nothing so named leaves."""
+_BLOCK = 1 << 22
+"""Entries of contributions held at a time: 32 MB."""
+_STAMP = object()
+_LIST = (
+    "suture.protection.secure_sum.Share",
+    "suture.privacy.noise.selection.Pick",
+    "suture.privacy.noise.discrete.Counts",
+    "suture.training.mechanism.DpSgd",
+)
+"""The closed list of mechanisms."""
+_Kind = TypeVar("_Kind", bound=type)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is public about one release. Equal contexts are one release, charged and answered once."""
+
+    plan: str
+    """The digest of the study that the site has pinned."""
+    site: str
+    edition: int
+    account: str
+    method: str
+    seed: int
+    fold: int
+    round: int
+    message: bytes
+    """The digest of the message."""
+    session: bytes = b""
+    """Under masks: the digest of the sum's terms. Another sum is another release."""
+
+    @cached_property
+    def mark(self) -> bytes:
+        """The context in 32 bytes: the ledger's fingerprint, and the name of the kept answer."""
+        return digest(self)
+
+
+class Mechanism(Protocol):
+    """A frozen dataclass: what is done to a sum. Its fields alone decide the amount of noise."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What it costs."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in a contribution."""
+
+    @property
+    def limit(self) -> float:
+        """The most that a patient may add (L2 norm, or per entry); infinite: no promise."""
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether the limit is on entries."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether a patient adds whole numbers within the limit, or else nothing."""
+
+    def noised(self, total: NDArray[np.float64], key: bytes) -> Array:
+        """The noisy total."""
+
+
+class Training(Protocol):
+    """A frozen dataclass: a training by DP-SGD, with its start and every setting."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What it costs."""
+
+    def run(self, data: Patients, key: bytes) -> State:
+        """What came out, by name: all of it is protected."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """An array that may leave: noised by the door, or computed from such arrays and public figures.
+
+    >>> Sealed(np.zeros(1))
+    Traceback (most recent call last):
+    suture.errors.PrivacyError: only the door seals; hand it a mechanism and what each patient adds
+    """
+
+    value: Array
+    stamp: InitVar[object] = None
+
+    def __post_init__(self, stamp: object) -> None:
+        if stamp is not _STAMP:
+            raise PrivacyError(
+                "only the door seals; hand it a mechanism and what each patient adds"
+            )
+
+    def then(self, function: Callable[..., Array], *others: Sealed) -> Sealed:
+        """Post-processing of sealed arrays, which is free (Dwork & Roth 2014, Proposition 2.1)."""
+        return Sealed(function(self.value, *(other.value for other in others)), _STAMP)
+
+    @staticmethod
+    def public(value: Array) -> Sealed:
+        """An array that everybody could compute, such as the amount of noise."""
+        return Sealed(value, _STAMP)
+
+
+Payload: TypeAlias = Mapping[str, Sealed]
+
+
+def mechanism(kind: _Kind) -> _Kind:
+    """Enter a class, where it is defined, as the mechanism of its name on the door's list, once.
+
+    >>> mechanism(int)
+    Traceback (most recent call last):
+    suture.errors.PrivacyError: builtins.int is not on the door's list of mechanisms, or another class took its place
+    """
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name not in _LIST or name in Session.kinds:
+        raise PrivacyError(
+            f"{name} is not on the door's list of mechanisms, or another class took its place"
+        )
+    Session.kinds[name] = kind
+    return kind
+
+
+class Session:
+    """One request at a site's door, for which ``charged`` was paid; ``root`` keys its noise.
+
+    ``round``, ``site`` and ``size`` are public: what is asked follows from them, never from what
+    the message says.
+    """
+
+    kinds: ClassVar[dict[str, type]] = {}
+    """The imported mechanisms of the closed list, known by the class itself, not by its name."""
+
+    def __init__(
+        self,
+        data: Patients,
+        charged: DpEvent,
+        root: bytes,
+        *,
+        round_: int,
+        site: str,
+        noise: float | None,
+    ) -> None:
+        self._data, self._root = data, root
+        self._left = _Left(normal_form(charged))
+        self.round, self.site, self.noise = round_, site, noise
+        self._used: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """The declared number of patients."""
+        return self._data.size
+
+    @property
+    def features(self) -> int:
+        """Encoded columns, by the schema."""
+        return self._data.features
+
+    def release(self, name: str, mechanism: Mechanism, each: Callable[[Patients], Rows]) -> Sealed:
+        """The noisy sum of what patients add; ``each`` says what the rows of some patients add."""
+        key = self._take(name, mechanism, mechanism.event)
+        if math.isinf(mechanism.limit):
+            total = self._plain(mechanism, each)
+        else:
+            units, limit = np.zeros(mechanism.size, np.int64), mechanism.limit
+            for block in _blocks(self._data, mechanism.size):
+                values, weights = each(block)
+                if values.shape != (block.rows, mechanism.size) or weights.shape != (block.rows,):
+                    raise PrivacyError(
+                        f"{name!r}: expected {mechanism.size} numbers and a weight for each row; "
+                        "found other shapes"
+                    )
+                if mechanism.whole:
+                    units += counted(values, weights, block.starts, limit)
+                else:
+                    units += summed(values, weights, block.starts, limit, mechanism.entrywise)
+            total = units / (1.0 if mechanism.whole else 2.0**SCALE_BITS / limit)
+        return Sealed(mechanism.noised(total, key), _STAMP)
+
+    def train(self, name: str, training: Training) -> dict[str, Sealed]:
+        """A training by DP-SGD: everything that comes out of it is protected."""
+        key = self._take(name, training, training.event)
+        found = training.run(self._data, key)
+        return {part: Sealed(array, _STAMP) for part, array in found.items()}
+
+    def unprotected(self, name: str, make: Callable[[Patients, bytes], State]) -> dict[str, Sealed]:
+        """Anything computed from rows, where the study promises nothing; refused where it does."""
+        if not self._left.unpromised:
+            raise PrivacyError(
+                f"{name!r} is computed without protection, and this release was promised to be "
+                "private"
+            )
+        found = make(self._data, derive(self._root, "unprotected", name))
+        return {part: Sealed(array, _STAMP) for part, array in found.items()}
+
+    def keep(self, name: str, make: Callable[[Patients, bytes], State]) -> State:
+        """Anything computed from rows that stays at the site; its names begin with `LOCAL`."""
+        found = make(self._data, derive(self._root, "kept", name))
+        return {LOCAL + part: array for part, array in found.items()}
+
+    def _take(self, name: str, mechanism: object, event: DpEvent) -> bytes:
+        """Take an event off what was charged, before computing anything; returns the noise's key."""
+        if not any(type(mechanism) is kind for kind in self.kinds.values()):
+            kind = type(mechanism).__name__
+            raise PrivacyError(f"{kind} is not a mechanism that this door knows: nothing may leave")
+        if name in self._used:
+            raise PrivacyError(f"{name!r} was released in this round already")
+        self._used.add(name)
+        self._left.take(normal_form(event), name)
+        return derive(self._root, name, canonical(mechanism))
+
+    def _plain(self, mechanism: Mechanism, each: Callable[[Patients], Rows]) -> NDArray[np.float64]:
+        """A sum of which no patient's part is bounded: only where nothing is promised."""
+        if not self._left.unpromised:
+            raise PrivacyError(
+                "a sum without a limit on what a patient adds has no finite cost: nothing may leave"
+            )
+        total = np.zeros(mechanism.size)
+        for block in _blocks(self._data, mechanism.size):
+            values, weights = each(block)
+            total += weights @ values
+        return total
+
+
+def protected(own: Arrays) -> State:
+    """The part of a site's own state that may decide what leaves: all but what `keep` computed.
+
+    >>> list(protected({"params": np.zeros(1), "local.alpha": np.zeros(1)}))
+    ['params']
+    """
+    return {name: array for name, array in own.items() if not name.startswith(LOCAL)}
+
+
+def root_key(secret: bytes, context: Context, own: Arrays, rows: bytes, software: str) -> bytes:
+    """The key of a session's noise, from the context, the site's own state and the rows (rule 2).
+
+    ``software`` does the arithmetic: elsewhere the same request rounds differently, and must have
+    other noise.
+    """
+    return derive(secret, "door", context.mark, digest(dict(own)), rows, software)
+
+
+class Rehearsed(Protocol):
+    """What `rehearse` needs of a method."""
+
+    def round_event(self, round_: int, site: str, patients: int, noise: float | None, /) -> DpEvent:
+        """What a round costs."""
+
+    def site_step(self, session: Session, own: State, message: Arrays, /) -> tuple[Payload, State]:
+        """A site's answer, and its own state."""
+
+
+def rehearse(
+    method: Rehearsed,
+    data: Patients,
+    own: State,
+    message: Arrays,
+    noise: float | None,
+    key: bytes,
+    round_: int = 1,
+    site: str = "a",
+) -> tuple[State, State]:
+    """A site's step on rows about which nothing is promised, for attacks, audits and tests.
+
+    No ledger is charged. The engines never call it (a test walks their imports).
+    """
+    charged = method.round_event(round_, site, data.size, noise)
+    session = Session(data, charged, key, round_=round_, site=site, noise=noise)
+    payload, kept = method.site_step(session, own, message)
+    return opened(payload), kept
+
+
+def opened(payload: Payload) -> State:
+    """The arrays of an answer; anything that the door has not sealed is refused."""
+    for name, sealed in payload.items():
+        if type(sealed) is not Sealed:
+            raise PrivacyError(f"{name!r} did not pass the door: nothing may leave")
+    return {name: sealed.value for name, sealed in payload.items()}
+
+
+class _Left:
+    """What is left of a charge. zCDP is counted by rho, everything else step by step."""
+
+    def __init__(self, charged: NormalForm) -> None:
+        self.unpromised = any(step.kind == NON_PRIVATE for step, _ in charged)
+        self._steps = {step: count for step, count in charged if step.kind != ZCDP}
+        self._rho = math.fsum(step.noise * count for step, count in charged if step.kind == ZCDP)
+        self._all = self._rho
+
+    def take(self, form: NormalForm, name: str) -> None:
+        if self.unpromised:
+            return
+        for step, count in form:
+            if step.kind == ZCDP:
+                self._rho -= step.noise * count
+                fine = self._rho >= -1e-9 * self._all
+            else:
+                self._steps[step] = self._steps.get(step, 0) - count
+                fine = self._steps[step] >= 0
+            if not fine:
+                raise PrivacyError(
+                    f"{name!r} costs more than was charged for this release: nothing may leave"
+                )
+
+
+def _blocks(data: Patients, size: int) -> Iterator[Patients]:
+    """Whole patients, as many at once as the memory for their contributions allows."""
+    most = max(1, _BLOCK // max(size, 1))
+    if data.rows <= most:
+        yield data
+        return
+    first = 0
+    while first < data.patients:
+        end = int(np.searchsorted(data.starts, data.starts[first] + most, side="right")) - 1
+        end = min(max(end, first + 1), data.patients)
+        rows = slice(int(data.starts[first]), int(data.starts[end]))
+        group = None if data.group is None else data.group[first:end]
+        yield Patients(
+            data.x[rows], data.y[rows], data.starts[first : end + 1] - rows.start, group, data.size
+        )
+        first = end

@@ -1,0 +1,1 @@
+"""A site's ledger: every charge in a hash chain, kept before anything leaves."""

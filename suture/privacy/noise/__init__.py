@@ -1,0 +1,1 @@
+"""Secret coins and the mechanisms drawn from them."""

@@ -1,0 +1,1 @@
+"""Single noisy figures about one site's column, charged to its ledger first."""

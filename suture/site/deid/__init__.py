@@ -1,0 +1,1 @@
+"""De-identification of tables and DICOM files."""

@@ -1,0 +1,326 @@
+"""De-identification, second half: write the copy, with a report that holds no value.
+
+Identifiers are dropped; dates become years, ages over 89 become "90+", ZIP codes their first three
+digits (000 where the area has 20,000 people or fewer). A value that a generalisation does not
+understand becomes empty, never passes through, and is counted. Years so long ago that they would
+tell an age over 89 are joined into one ("1936 or before").
+
+The patient column is dropped, unless codes are asked for (45 CFR 164.514(c) lets a site keep a way
+back to the patient):
+
+- ``random``: a code drawn for each patient, kept in a table at the site. Not derived from anything
+  about the patient, which is what the rule asks for. The table must not leave the site.
+- ``keyed``: HMAC-SHA256 of the identifier under the site's secret. The same code everywhere without
+  a table; but it *is* derived from the identifier, so it does not meet the letter of Safe Harbor:
+  the report says so, and an expert has to.
+
+*Linkage risk* (`linkage`): how many patients a few harmless columns single out, with every name
+already gone. Sweeney ("Simple Demographics Often Identify People Uniquely", 2000) found most of the
+United States unique by birth date, sex and ZIP code. The measure is the size of each patient's
+group: patients who share their values on the chosen quasi-identifiers. A group of one is a patient
+whom anybody who knows those few facts can pick out of the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from suture.errors import DataError, RunError, StudyError
+from suture.privacy.noise.source import derive
+from suture.site.deid import find
+from suture.site.deid.find import Finding, Report, execute, one_row
+from suture.site.deid.identifiers import RESTRICTED_ZIP3
+from suture.site.sources import Opened, literal_path, open_table, quoted, quoted_name
+
+CODES = {
+    "none": "the patient column is dropped: rows of one patient can no longer be told to belong "
+    "together",
+    "random": "a random code for each patient, kept in a table at the site, as 45 CFR 164.514(c) "
+    "asks",
+    "keyed": "HMAC-SHA256 under the site's secret: derived from the identifier, so not Safe Harbor "
+    "by its letter; an expert has to determine that the risk is very small (45 CFR 164.514(b)(1))",
+}
+FLOOR = (
+    "Safe Harbor removes what is on a list. It bounds nothing: patients who are alone in their "
+    "group can be found again by anyone who knows those few facts. Differential privacy is what "
+    "bounds a release."
+)
+
+
+def apply(
+    path: str | os.PathLike[str],
+    out: Path,
+    *,
+    patient: str | None = None,
+    codes: str = "none",
+    secret: bytes | None = None,
+    code_table: Path | None = None,
+    keep: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    quasi: Sequence[str] = (),
+    restricted: Sequence[str] = (),
+    today: date | None = None,
+) -> Report:
+    """Scan, then write a de-identified copy (CSV or Parquet by its ending) and return the report;
+    plain JSON, no value."""
+    spec = find.open_file(path)
+    _check(out, codes, patient, secret, code_table)
+    named = [*keep, *drop, *quasi, *([patient] if patient else [])]
+    with open_table(spec, named, site="this one") as opened:
+        find.refuse_data_as_names(list(opened.names), opened.place)
+        judged = (find.judge(name, find.read_values(opened, name)) for name in opened.names)
+        findings = {found.column: _decided(found, keep, drop) for found in judged}
+        cap = (today or date.today()).year - 90
+        zips = RESTRICTED_ZIP3 | set(restricted)
+        written = {
+            name: _generalised(opened, name, found.how, cap, zips)
+            for name, found in findings.items()
+            if found.action != "drop"
+        }
+        if patient is not None:
+            written.pop(patient, None)
+            if codes != "none":
+                _make_codes(opened, patient, codes, secret, code_table)
+                code = f"(SELECT code FROM suture_codes WHERE id = {_text(opened, patient)})"
+                written = {patient: code, **written}
+        if not written:
+            raise DataError(f"{opened.place}: every column is an identifier; nothing would be left")
+        lost = _lost(opened, findings, written)
+        risk = None
+        if quasi:
+            who = None if patient is None else opened.names[patient]
+            after = {name: written.get(name, "NULL") for name in quasi}
+            after |= {name: "NULL" for name in quasi if name == patient}
+            before = {name: _text(opened, name) for name in quasi}
+            risk = {"before": linkage(opened, before, who), "after": linkage(opened, after, who)}
+        rows = _write(opened, written, out)
+    columns = [{**f.as_dict(), "left_empty": lost.get(f.column, 0)} for f in findings.values()]
+    for row in columns:
+        if row["column"] == patient:
+            row["action"] = "drop" if codes == "none" else f"replace by {codes} codes"
+    report = {
+        "input": spec.describe(),
+        "output": out.name,
+        "rows": rows,
+        "columns": columns,
+        "patient": patient,
+        "codes": CODES[codes] if patient else "",
+        "linkage": risk,
+        "floor": FLOOR,
+    }
+    content = json.dumps(report, indent=1, allow_nan=False).encode()
+    _put(out.with_name(out.name + ".report.json"), content)
+    return report
+
+
+def _check(
+    out: Path, codes: str, patient: str | None, secret: bytes | None, code_table: Path | None
+) -> None:
+    if out.suffix.lower() not in (".csv", ".parquet"):
+        raise StudyError(f"the copy is written as .csv or .parquet, found {out.name!r}")
+    if out.exists():
+        raise RunError(f"{out} exists already; choose another name")
+    if not out.parent.is_dir():
+        raise RunError(f"the folder {out.parent} does not exist; make it first")
+    if codes not in CODES:
+        raise StudyError(f"expected codes {', '.join(CODES)}; found {codes!r}")
+    if codes != "none" and patient is None:
+        raise StudyError("codes stand for patients: name the patient column with --patient")
+    if codes == "keyed" and secret is None:
+        raise StudyError(
+            "keyed codes need the site's secret: --home, the folder that holds secret.key"
+        )
+    if codes == "random" and code_table is None:
+        raise StudyError("random codes are kept in a table at the site: --code-table codes.json")
+
+
+def _decided(found: Finding, keep: Collection[str], drop: Collection[str]) -> Finding:
+    """The steward's word stands, and is recorded."""
+    if found.column in keep and found.action != "keep":
+        return replace(found, sign="kept by the steward", action="keep", how="", inside={})
+    if found.column in drop:
+        category, sign = found.category or "other", "dropped by the steward"
+        decided = replace(found, category=category, sign=sign, confidence="high", action="drop")
+        return replace(decided, how="", inside={})
+    return found
+
+
+def _text(opened: Opened, column: str) -> str:
+    return f"trim(CAST({opened.names[column]} AS VARCHAR))"
+
+
+def _generalised(opened: Opened, column: str, how: str, cap: int, zips: Iterable[str]) -> str:
+    """A column of the copy in SQL; NULL where a value is not understood."""
+    name, kind, text = opened.names[column], opened.types[column], _text(opened, column)
+    if how == "year":
+        if kind.startswith(("DATE", "TIMESTAMP")):
+            year = f"year({name})"
+        else:
+            found = "(?:^|[^0-9])((?:18|19|20)[0-9]{2})(?:[^0-9]|$)"
+            compact = f"CASE WHEN regexp_full_match({text}, '[0-9]{{8}}') THEN left({text}, 4) END"
+            first = f"regexp_extract({text}, '{found}', 1)"
+            year = f"coalesce(TRY_CAST({compact} AS INTEGER), TRY_CAST({first} AS INTEGER))"
+        return f"CASE WHEN {year} <= {cap} THEN '{cap} or before' ELSE CAST({year} AS VARCHAR) END"
+    if how == "age":
+        years = r"^([0-9]{1,3}(?:[.][0-9]+)?)\s*(?:y|yrs?|years?)?$"
+        number = f"TRY_CAST(regexp_extract({text}, '{years}', 1) AS DOUBLE)"
+        plain = f"regexp_replace(CAST({number} AS VARCHAR), '[.]0$', '')"
+        return f"CASE WHEN {number} > 89 THEN '90+' ELSE {plain} END"
+    if how == "zip3":
+        # A spreadsheet drops the zero in front of a New England ZIP code.
+        code = "([0-9]{3,5})(?:[.]0)?(?:-[0-9]{4})?"
+        zip3 = f"left(lpad(regexp_extract({text}, '^{code}$', 1), 5, '0'), 3)"
+        listed = ", ".join(map(quoted, sorted(zips)))
+        known = f"CASE WHEN {zip3} IN ({listed}) THEN '000' ELSE {zip3} END"
+        return f"CASE WHEN regexp_full_match({text}, '{code}') THEN {known} END"
+    return name
+
+
+def _lost(
+    opened: Opened, findings: Mapping[str, Finding], written: Mapping[str, str]
+) -> dict[str, int]:
+    """How many values a generalisation did not understand and left empty."""
+    changed = [name for name, found in findings.items() if found.how and name in written]
+    if not changed:
+        return {}
+    parts = (
+        f"count(*) FILTER (nullif({_text(opened, name)}, '') IS NOT NULL AND "
+        f"({written[name]}) IS NULL)"
+        for name in changed
+    )
+    found = one_row(opened, f"SELECT {', '.join(parts)} FROM {opened.relation}")
+    return dict(zip(changed, map(int, found), strict=True))
+
+
+def _make_codes(
+    opened: Opened, patient: str, codes: str, secret: bytes | None, table: Path | None
+) -> None:
+    import pandas
+
+    text = _text(opened, patient)
+    named = f"FROM {opened.relation} WHERE nullif({text}, '') IS NOT NULL"
+    ids = [
+        row[0] for row in execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
+    ]
+    known: dict[str, str] = {}
+    if codes == "keyed":
+        key = derive(secret or b"", "patient codes")
+        known = {i: hmac.new(key, i.encode(), hashlib.sha256).hexdigest()[:24] for i in ids}
+    elif table is not None:
+        if table.exists():
+            known = json.loads(table.read_text(encoding="utf-8"))
+        taken = set(known.values())
+        for i in ids:
+            while i not in known:
+                code = secrets.token_hex(8)
+                if code not in taken:
+                    known[i] = code
+                    taken.add(code)
+        _put(table, json.dumps(known).encode(), mode=0o600)
+    frame = pandas.DataFrame({"id": ids, "code": [known[i] for i in ids]})
+    opened.connection.register("suture_code_frame", frame)
+    opened.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE suture_codes AS SELECT id, code FROM suture_code_frame"
+    )
+    opened.connection.unregister("suture_code_frame")
+
+
+def _write(opened: Opened, written: dict[str, str], out: Path) -> int:
+    """Write beside, then rename: never half a copy."""
+    import duckdb
+
+    columns = ", ".join(f"{sql} AS {quoted_name(name)}" for name, sql in written.items())
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    form = "FORMAT csv, HEADER" if out.suffix.lower() == ".csv" else "FORMAT parquet"
+    query = f"COPY (SELECT {columns} FROM {opened.relation}) TO {literal_path(beside)} ({form})"
+    try:
+        rows = opened.connection.execute(query).fetchone()
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(out)
+    except (duckdb.Error, OSError) as error:
+        beside.unlink(missing_ok=True)
+        raise DataError(
+            f"{opened.place}: the copy cannot be written ({type(error).__name__}); nothing was left"
+        ) from None
+    return int(rows[0]) if rows else 0
+
+
+def _put(path: Path, content: bytes, mode: int = 0o644) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(beside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Report:
+    """Group sizes on SQL expressions of the quasi-identifiers; ``patient`` is the patient column's
+    expression."""
+    chosen = ", ".join(f"{sql} AS q{i}" for i, sql in enumerate(quasi.values()))
+    names = ", ".join(f"q{i}" for i in range(len(quasi)))
+    # A patient with several rows counts once for every combination of values they show.
+    one = f"SELECT DISTINCT {patient} AS p, {chosen}" if patient is not None else f"SELECT {chosen}"
+    under = ", ".join(f"coalesce(sum(c) FILTER (c < {n}), 0)::BIGINT" for n in (2, 5, 11))
+    smallest, groups, total, *small = one_row(
+        opened,
+        f"WITH one AS ({one} FROM {opened.relation}), sizes AS (SELECT count(*) AS c FROM one "
+        f"GROUP BY {names}) SELECT min(c), count(*), sum(c)::BIGINT, {under} FROM sizes",
+    )
+    alone, under_5, under_11 = (count / total if total else 0.0 for count in small)
+    return {
+        "quasi_identifiers": list(quasi),
+        "smallest_group": int(smallest or 0),
+        "groups": int(groups or 0),
+        "unique": alone,
+        "in_groups_under_5": under_5,
+        "in_groups_under_11": under_11,
+    }
+
+
+def score(
+    findings: Sequence[Finding], truth: Mapping[str, str], honest: Collection[str] = ()
+) -> Report:
+    """How good a scan is, over columns whose truth is known: recall and precision of acting on a
+    column (drop or generalise), and of naming its category.
+
+    >>> found = Finding("SSN", "ssn", "", 1.0, "high", "drop")
+    >>> kept = Finding("age", None, "", 0.0, "", "keep")
+    >>> score([found, kept], {"SSN": "ssn", "age": "date"})["recall"]
+    0.5
+    """
+    acted = {f.column: f for f in findings if f.action != "keep"}
+    right = [name for name in truth if name in acted]
+    named = [name for name in right if acted[name].category == truth[name]]
+    true = [name for name in truth if name in honest]
+    false = [name for name in truth if name not in honest]
+
+    def share(part: Sequence[str], whole: Collection[str]) -> float | None:
+        return len(part) / len(whole) if whole else None
+
+    return {
+        "columns": len(findings),
+        "identifiers": len(truth),
+        "recall": share(right, truth),
+        "precision": share(right, acted),
+        "category_right": share(named, right),
+        "missed": [name for name in truth if name not in acted],
+        "wrongly_taken": [name for name in acted if name not in truth],
+        "category_wrong": [name for name in right if name not in named],
+        "recall_honest_names": share([name for name in true if name in acted], true),
+        "recall_misleading_names": share([name for name in false if name in acted], false),
+    }

@@ -1,0 +1,398 @@
+"""De-identify DICOM images (`suture deid dicom`) by the standard's basic application level
+confidentiality profile (PS3.15 E.2, Table E.1-1), and warn of text in the pixels.
+
+The profile names what must go; here it is turned round: what is in `KEPT` stays, in the form said
+there, and **everything else goes**, known to the standard or not: private elements, overlays,
+curves, comments, every sequence but the two lookup tables. So an attribute that a later edition of
+the table adds, or that a vendor invents, is gone as well.
+
+| action of Table E.1-1 | here |
+|---|---|
+| X remove | every element that is not listed below |
+| Z empty or dummy | `EMPTIED`: elements an image must have, empty; patient's identifier and name become a code |
+| U replace identifiers | `REPLACED`: each by 2.25.<128 bits of a keyed hash>, the same for the same original |
+| C clean | coded texts stay only where they are a term of `TERMS` |
+| K keep | `KEPT`: what is needed to show the pixels |
+
+Dates and times are removed, and (0028,0303) says so. (0012,0062), (0012,0063) and (0012,0064) say
+what was done. Pixels are decoded and written without compression: compressed streams can carry
+comments, and unused high bits can carry overlays. The code of a patient is a keyed hash of the
+identifier: whoever holds the site's secret can make it again, nobody else can.
+
+File names often hold a patient's name or number, so each copy is named by the code of its image.
+Which code was which file is written only where the site asks for it (``names``), to a table that
+must stay there.
+
+*Text burnt into the pixels* stays: no header can be cleaned of it. `has_text` warns of it, and its
+silence is no proof of absence. Letters are small, thin and far brighter (or darker) than what is
+around them, and stand in a line. So: the thin bright and the thin dark parts of the picture
+(top-hat transforms), cut at a fixed height, in connected pieces of a letter's size; four or more
+pieces of like height side by side are taken for text. A single letter, such as a side marker, is
+not. `benchmarks/burnt_in_text.py` measures how often that finds text and how often it raises a
+false alarm; docs/imaging.md has the rates. Handwriting, vertical text, text as faint as ribs and
+text larger than a tenth of the picture are not found.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import hmac
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from suture.errors import DataError, StudyError
+from suture.privacy.software import VERSION
+from suture.site.images.files import (
+    BrokenImage,
+    Floats,
+    Header,
+    as_broken,
+    grey_of,
+    library,
+    quiet,
+    read_stored,
+    resample,
+    square,
+)
+
+SIDE = 512
+"""Pictures are looked at in this size; smaller ones in their own."""
+HEIGHT = 0.15
+"""How far a stroke stands out, as a share of the full range."""
+GLYPHS = 4
+"""Pieces in a line that make a text."""
+
+
+def has_text(grey: Floats) -> bool:
+    """Whether the picture (pixels from 0 to 1) seems to have a line of text in it.
+
+    >>> has_text(np.zeros((64, 64), np.float32))
+    False
+    """
+    picture = square(np.asarray(grey, np.float32))
+    if len(picture) > SIDE:
+        picture = resample(picture, SIDE)
+    side = len(picture)
+    width = max(3, round(0.025 * side)) | 1  # wider than a stroke, narrower than a rib
+    bright = picture - ndimage.grey_opening(picture, (width, width))
+    dark = ndimage.grey_closing(picture, (width, width)) - picture
+    return any(_lines(part > HEIGHT, side) for part in (bright, dark))
+
+
+def _lines(mask: NDArray[np.bool_], side: int) -> bool:
+    labels, count = ndimage.label(mask, np.ones((3, 3)))
+    if count < GLYPHS:
+        return False
+    boxes = ndimage.find_objects(labels)
+    sizes = ndimage.sum_labels(mask, labels, np.arange(1, count + 1))
+    least, most = max(4, 0.012 * side), 0.10 * side
+    pieces = []  # middle row, left, right, height
+    for box, size in zip(boxes, sizes, strict=True):
+        tall, wide = box[0].stop - box[0].start, box[1].stop - box[1].start
+        if least <= tall <= most and wide <= 1.5 * most and size >= tall:
+            pieces.append(((box[0].start + box[0].stop) / 2, box[1].start, box[1].stop, tall))
+    pieces.sort(key=lambda piece: piece[1])
+    best = [1] * len(pieces)
+    for i, (row, left, _, tall) in enumerate(pieces):
+        for j in range(i):
+            other, _, right, height = pieces[j]
+            tallest = max(tall, height)
+            alike = tallest <= 1.6 * min(tall, height) and abs(row - other) <= 0.4 * tallest
+            if alike and -0.3 * tall <= left - right <= 1.5 * tallest:
+                best[i] = max(best[i], best[j] + 1)
+    return max(best, default=0) >= GLYPHS
+
+
+KEPT = (
+    "SamplesPerPixel", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+    "PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing", "PixelPaddingValue",
+    "WindowCenter", "WindowWidth", "RescaleIntercept", "RescaleSlope", "PixelIntensityRelationshipSign",
+)  # fmt: skip
+"""Numbers that are needed to show the pixels and tell of no person; anything in them that is not a
+number is dropped."""
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(text.split(", "))
+
+
+TERMS: dict[str, frozenset[str]] = {
+    "Modality": _terms("CR, DX, DR, RG, RF, XA, MG, PX, IO, CT, MR, PT, NM, US, OT, SC"),
+    "ImageType": _terms("ORIGINAL, DERIVED, PRIMARY, SECONDARY"),
+    "PhotometricInterpretation": _terms("MONOCHROME1, MONOCHROME2"),
+    "PresentationIntentType": _terms("FOR PRESENTATION, FOR PROCESSING"),
+    "ConversionType": _terms("DV, DI, DF, WSD, SD, SI, DRW, SYN"),
+    "BodyPartExamined": _terms(
+        "ABDOMEN, ANKLE, ARM, BREAST, CHEST, CSPINE, ELBOW, EXTREMITY, FINGER, FOOT, HAND, HEAD, "
+        "HIP, KNEE, LEG, LSPINE, NECK, PELVIS, RIB, SHOULDER, SKULL, SPINE, TSPINE, WRIST"
+    ),
+    "ViewPosition": _terms("AP, PA, LL, RL, RLD, LLD, RLO, LLO"),
+    "Laterality": _terms("L, R, U, B"),
+    "ImageLaterality": _terms("L, R, U, B"),
+    "PatientOrientation": _terms(
+        "A, P, L, R, H, F, AL, AR, PL, PR, AH, AF, PH, PF, LH, LF, RH, RF"
+    ),
+    "PresentationLUTShape": _terms("IDENTITY, INVERSE"),
+    "PixelIntensityRelationship": _terms("LIN, LOG"),
+    "RescaleType": _terms("US, HU, OD"),
+    "VOILUTFunction": _terms("LINEAR, LINEAR_EXACT, SIGMOID"),
+    "LossyImageCompression": _terms("00, 01"),
+    "LossyImageCompressionMethod": _terms("ISO_10918_1, ISO_14495_1, ISO_15444_1, ISO_13818_2"),
+    "BurnedInAnnotation": _terms("YES, NO"),
+}
+"""Coded texts: kept where they are one of these, dropped otherwise (a technician may have typed a
+name)."""
+TABLES = ("ModalityLUTSequence", "VOILUTSequence")
+"""Lookup tables: rebuilt from their numbers alone, without their explanations."""
+REPLACED = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
+CODED = ("PatientID", "PatientName")
+EMPTIED = (
+    "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "AccessionNumber", "ReferringPhysicianName", "StudyID",
+)  # fmt: skip
+"""Elements that every image must have; the profile asks for them to be empty."""
+METHOD = f"Suture {VERSION}: PS3.15 E.2 basic profile, by a list of what stays"
+
+
+def code_of(secret: bytes, kind: str, value: str) -> bytes:
+    """16 bytes that stand for a value, under the site's secret.
+
+    >>> code_of(b"k", "uid", "1.2.3") == code_of(b"k", "uid", "1.2.3") != code_of(b"l", "uid", "1.2.3")
+    True
+    """
+    return hmac.new(secret, f"suture dicom {kind}:{value}".encode(), hashlib.sha256).digest()[:16]
+
+
+def new_uid(secret: bytes, uid: str) -> str:
+    """The identifier that replaces another: under 2.25, as PS3.5 B.2 gives to random ones.
+
+    >>> new_uid(b"k", "1.2.3").startswith("2.25.") and len(new_uid(b"k", "1.2.3")) <= 64
+    True
+    """
+    return f"2.25.{int.from_bytes(code_of(secret, 'uid', uid))}"
+
+
+def patient_code(secret: bytes, header: Header) -> str:
+    """What stands for the patient of a file: the same in every copy made under the same secret."""
+    patient = f"{header.get('PatientID', '')}\0{header.get('IssuerOfPatientID', '')}"
+    return code_of(secret, "patient", patient).hex()
+
+
+class ImageReport(TypedDict):
+    """What became of one file; holds no value but codes of the standard."""
+
+    elements: int
+    private: int
+    kept: list[str]
+    burnt_in: str
+    text_found: bool
+
+
+def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
+    """A new dataset with what may stay, and a report without values; `BrokenImage` where the file
+    is no radiograph."""
+    pydicom = library("pydicom", "de-identifying DICOM files")
+    with quiet(), as_broken("has a damaged header"):
+        old, stored = read_stored(path)
+        new = pydicom.Dataset()
+        _fill(pydicom, new, old, secret)
+        new.BitsAllocated = 8 * stored.dtype.itemsize
+        pixels = stored.astype(stored.dtype.newbyteorder("<")).tobytes()
+        new.PixelData = pixels + b"\0" * (len(pixels) % 2)
+        new["PixelData"].VR = "OW" if new.BitsAllocated > 8 else "OB"
+        new.file_meta = pydicom.dataset.FileMetaDataset()
+        new.file_meta.MediaStorageSOPClassUID = new.SOPClassUID
+        new.file_meta.MediaStorageSOPInstanceUID = new.SOPInstanceUID
+        new.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        text_found = has_text(grey_of(old, stored))
+    names = (str(element.keyword) for element in new)
+    return new, {
+        "elements": len(old),
+        "private": sum(bool(tag.is_private) for tag in old.keys()),  # noqa: SIM118 (a dataset iterates over elements)
+        "kept": sorted(name for name in names if name in (*KEPT, *TERMS, *TABLES)),
+        "burnt_in": str(new.get("BurnedInAnnotation", "")),
+        "text_found": text_found,
+    }
+
+
+def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
+    if str(old.get("SOPClassUID", "")) == "" or str(old.get("SOPInstanceUID", "")) == "":
+        raise BrokenImage("has no SOP class or no SOP instance identifier")
+    # A class of a vendor's own could tell whose machine it is; what is left of such a file is a
+    # secondary capture.
+    known = pydicom.uid.UID_dictionary.get(str(old.SOPClassUID), ("", ""))[1] == "SOP Class"
+    new.SOPClassUID = str(old.SOPClassUID) if known else pydicom.uid.SecondaryCaptureImageStorage
+    for name in KEPT:
+        value = old.get(name)
+        if value is not None and _numeric(value):
+            setattr(new, name, value)
+    for name, terms in TERMS.items():
+        value = old.get(name)
+        given = [value] if isinstance(value, str) else list(value or ())
+        known = [str(one).strip().upper() for one in given if str(one).strip().upper() in terms]
+        if known:
+            setattr(new, name, known if len(known) > 1 else known[0])
+    for name in TABLES:
+        if old.get(name):
+            table, given = pydicom.Dataset(), old.get(name)[0]
+            table.LUTDescriptor, table.LUTData = given.LUTDescriptor, given.LUTData
+            if name == "ModalityLUTSequence":
+                table.ModalityLUTType = "US"  # unspecified
+            setattr(new, name, pydicom.Sequence([table]))
+    for name in REPLACED:
+        if str(old.get(name) or ""):
+            setattr(new, name, new_uid(secret, str(old.get(name))))
+    for name in CODED:
+        setattr(new, name, patient_code(secret, old))
+    for name in EMPTIED:
+        setattr(new, name, "")
+    new.PatientIdentityRemoved, new.DeidentificationMethod = "YES", METHOD
+    new.LongitudinalTemporalInformationModified = "REMOVED"
+    code = pydicom.Dataset()
+    code.CodeValue, code.CodingSchemeDesignator = "113100", "DCM"
+    code.CodeMeaning = "Basic Application Confidentiality Profile"
+    new.DeidentificationMethodCodeSequence = pydicom.Sequence([code])
+
+
+def _numeric(value: object) -> bool:
+    """Whether an element holds numbers and nothing else.
+
+    >>> _numeric("2.5"), _numeric([1, "2"]), _numeric("Smith"), _numeric("")
+    (True, True, False, False)
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return all(_numeric(one) for one in value)
+    try:
+        return bool(np.isfinite(float(str(value))))
+    except ValueError:
+        return False
+
+
+def write(dataset: Header, path: Path) -> None:
+    """Save as a DICOM file with an empty preamble."""
+    dataset.preamble = b"\0" * 128
+    with quiet():
+        dataset.save_as(path, enforce_file_format=True)
+
+
+SHOWN = 10
+
+
+class FolderReport(TypedDict):
+    """What became of a folder of files."""
+
+    out: str
+    files: int
+    written: int
+    skipped: list[dict[str, str]]
+    elements_read: int
+    private_elements_removed: int
+    kept: list[str]
+    burnt_in_annotation: dict[str, int]
+    text_found: list[str]
+    """Copies that seem to have text in the pixels."""
+    text_stated: list[str]
+    """Copies whose header says so."""
+
+
+def deidentify_folder(
+    source: Path,
+    out: Path,
+    *,
+    secret: bytes,
+    broken: str = "refuse",
+    keep_names: bool = False,
+    names: Path | None = None,
+) -> FolderReport:
+    """Write a de-identified copy of every radiograph, all or nothing.
+
+    With ``broken = "refuse"``, one file that is no readable radiograph stops everything, and
+    nothing is written.
+    """
+    if broken not in ("refuse", "skip"):
+        raise StudyError(f'--broken must be "refuse" or "skip", found {broken!r}')
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give a DICOM file or a folder of them")
+    for target in (out, names):
+        if target is not None and target.exists():
+            raise StudyError(f"{target} exists already; choose another name")
+    if out.resolve().is_relative_to(source.resolve()) and source.is_dir():
+        raise StudyError(f"{out} lies inside {source}; copies belong outside of it")
+    files = [source]
+    if source.is_dir():
+        files = sorted(path for path in source.rglob("*") if path.is_file())
+    if not files:
+        raise DataError(f"{source} holds no files")
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    beside.mkdir(parents=True)
+    root = source if source.is_dir() else source.parent
+    try:
+        reports, refused = _copies(files, root, beside, secret, keep_names)
+        if refused and (broken == "refuse" or not reports):
+            shown = "; ".join(f"{name} ({reason})" for name, reason in refused[:SHOWN])
+            more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+            raise DataError(
+                f"{len(refused)} of {len(files)} files under {root} cannot be de-identified: "
+                f"{shown}{more}. Nothing was written; remove them, or leave them out with --broken "
+                "skip"
+            )
+        if names is not None:
+            _write_names(names, [(name, copy) for name, copy, _ in reports])
+        (beside if source.is_dir() else beside / reports[0][1]).rename(out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    found = [report for _, _, report in reports]
+    stated = [report["burnt_in"] or "not stated" for report in found]
+    words = [word for word in ("YES", "NO", "not stated") if word in stated]
+    return {
+        "out": str(out),
+        "files": len(files),
+        "written": len(reports),
+        "skipped": [{"file": name, "reason": reason} for name, reason in refused],
+        "elements_read": sum(report["elements"] for report in found),
+        "private_elements_removed": sum(report["private"] for report in found),
+        "kept": sorted({name for report in found for name in report["kept"]}),
+        "burnt_in_annotation": {word: stated.count(word) for word in words},
+        "text_found": [copy for _, copy, report in reports if report["text_found"]],
+        "text_stated": [copy for _, copy, report in reports if report["burnt_in"] == "YES"],
+    }
+
+
+def _copies(
+    files: Sequence[Path], root: Path, beside: Path, secret: bytes, keep_names: bool
+) -> tuple[list[tuple[str, str, ImageReport]], list[tuple[str, str]]]:
+    """Each file's name, its copy's and its report; and the files that cannot be used, with the
+    reason."""
+    reports, refused = [], []
+    for path in files:
+        name = str(path.relative_to(root))
+        try:
+            new, report = deidentify(path, secret)
+        except BrokenImage as error:
+            refused.append((name, str(error)))
+            continue
+        copy = name if keep_names else f"{str(new.SOPInstanceUID).removeprefix('2.25.')}.dcm"
+        if (beside / copy).exists():
+            raise DataError(
+                f"{name} and another file are copies of one image (the same SOP instance); remove "
+                "one of them"
+            )
+        (beside / copy).parent.mkdir(parents=True, exist_ok=True)
+        write(new, beside / copy)
+        reports.append((name, copy, report))
+    return reports, refused
+
+
+def _write_names(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
+    """The table that leads back: readable by the site's user only."""
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("file", "copy"), *pairs])

@@ -1,0 +1,1 @@
+"""Image files of a site: read, encoded, and written as captures."""

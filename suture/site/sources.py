@@ -1,0 +1,455 @@
+"""Where a site's rows are, and how they are opened: CSV, Parquet and DuckDB files, SQL servers,
+arrays in memory.
+
+DuckDB reads the files (Parquet and CSV are built in; nothing is downloaded). A SQL server is asked
+through its ADBC driver, and DuckDB reads the answer where it lies. All give columns to the same
+validation in `preprocess`.
+
+Messages of DuckDB and of SQL drivers can quote the row they failed on. They are therefore never
+passed on: this module says in its own words what went wrong, with the line number at most. Nothing
+is spilled to disk either: DuckDB's temporary files would be rows outside the wall, in clear.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import importlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from suture.errors import DataError, MissingExtra, StudyError
+from suture.schema.table import explain
+
+if TYPE_CHECKING:
+    import duckdb
+
+_KINDS = {
+    **dict.fromkeys((".csv", ".txt", ".tsv", ".gz"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".duckdb", ".ddb", ".db"), "duckdb"),
+}
+_DRIVERS = {
+    **dict.fromkeys(("postgresql", "postgres"), "adbc_driver_postgresql"),
+    "sqlite": "adbc_driver_sqlite",
+}
+_SEPARATORS = {",": '","', ";": '";"', "\t": '"\\t"', "|": '"|"'}
+_LONGEST_LINE = 16 << 20
+_WRONG_ENCODING = (
+    'the text is not in the expected encoding; set encoding = "latin-1" (or "utf-16", "utf-8") '
+    'beside the path: data = { path = "...", encoding = "latin-1" }'
+)
+Column: TypeAlias = NDArray[Any]
+Columns: TypeAlias = dict[str, Column]
+
+
+class SourceSpec(BaseModel):
+    """What ``data = ...`` of a site says: a path, a path with its details, or a server and a query.
+
+    >>> SourceSpec.model_validate("boston.csv").kind
+    'csv'
+    >>> SourceSpec(url="postgresql://reader:secret@db.example/ward", query="SELECT * FROM stays").describe()
+    'postgresql://db.example/ward'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str | None = None
+    separator: str | None = Field(None, min_length=1, max_length=1)
+    encoding: Literal["utf-8", "latin-1", "utf-16"] = "utf-8"
+    decimal: Literal[".", ","] = "."
+    missing: tuple[str, ...] = ()
+    """Texts that stand for a missing value in this table, such as ``["NA", "?"]``. Empty cells
+    always do."""
+    table: str | None = None
+    url: str | None = Field(None, repr=False)
+    query: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: object) -> object:
+        return {"path": str(value)} if isinstance(value, str | os.PathLike) else value
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SourceSpec:
+        if (self.path is None) == (self.url is None):
+            raise ValueError(
+                'give a path or a url, for example "boston.csv" or { url = "postgresql://...", '
+                'query = "..." }'
+            )
+        if self.url is not None and (not self.query or urlsplit(self.url).scheme not in _DRIVERS):
+            example = 'url = "postgresql://host/database", query = "SELECT ..."'
+            raise ValueError(f"a server needs {{ {example} }}")
+        if self.path is not None and Path(self.path).suffix.lower() not in _KINDS:
+            raise ValueError(
+                "expected a file ending in .csv, .csv.gz, .tsv, .parquet or .duckdb, found "
+                f"{self.path!r}"
+            )
+        if self.table is not None and self.kind != "duckdb":
+            raise ValueError("table goes with a .duckdb file only")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """csv, parquet, duckdb or sql."""
+        return "sql" if self.path is None else _KINDS[Path(self.path).suffix.lower()]
+
+    def under(self, folder: Path) -> Self:
+        """The same source with its path seen from a folder (that of the study file).
+
+        >>> SourceSpec(path="boston.csv").under(Path("studies")).path
+        'studies/boston.csv'
+        """
+        if self.path is None:
+            return self
+        return self.model_copy(update={"path": str(Path(folder) / self.path)})
+
+    def without_password(self) -> Self:
+        """The same place with no password in it, for anything that is written down.
+
+        >>> spec = SourceSpec(url="postgresql://reader:secret@db.example/ward", query="SELECT * FROM stays")
+        >>> spec.without_password().url
+        'postgresql://reader@db.example/ward'
+        """
+        parts = urlsplit(self.url or "")
+        if parts.password is None:
+            return self
+        user, _, host = parts.netloc.rpartition("@")
+        netloc = f"{user.split(':', 1)[0]}@{host}"
+        return self.model_copy(update={"url": parts._replace(netloc=netloc).geturl()})
+
+    def describe(self) -> str:
+        """The source for messages: never the user name, the password or the query."""
+        if self.url is None:
+            return Path(self.path or "").name
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+
+
+class ConsentSpec(SourceSpec):
+    """What ``consent = ...`` of a site says: where the table is, and which column is which.
+
+    >>> ConsentSpec.model_validate({"path": "consent.csv", "patient": "id", "from": "given"}).given
+    'given'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    patient: str
+    study: str | None = None
+    """The column that names the study; without it, a consent is for every study."""
+    given: str | None = Field(default=None, alias="from")
+    """The column of the day from which consent is valid; without it, it has always been valid."""
+    withdrawn: str | None = None
+    """The column of the day of withdrawal; an empty cell means not withdrawn."""
+
+
+Source: TypeAlias = SourceSpec | Mapping[str, Column]
+"""A file, a server, or columns in memory (generated cohorts)."""
+
+
+def source_of(value: Source | str | os.PathLike[str]) -> Source:
+    """A source from a path, or the source itself.
+
+    >>> source_of("boston.parquet").kind
+    'parquet'
+    """
+    if not isinstance(value, str | os.PathLike):
+        return value
+    try:
+        return SourceSpec.model_validate(value)
+    except ValidationError as error:
+        raise StudyError(explain(error, "data")) from None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A table that is open for one reading: each column's SQL name and DuckDB type, and what to
+    select from."""
+
+    spec: SourceSpec
+    place: str
+    connection: duckdb.DuckDBPyConnection
+    relation: str
+    names: dict[str, str]
+    types: dict[str, str]
+    lenient: str = ""
+    """The same table without the lines that cannot be read, where the source has lines."""
+    problems: list[str] = field(default_factory=list)
+    """What was left out, for the site only: outsiders must not see whether a line can be read."""
+
+    def select(self, expressions: Mapping[str, str]) -> Columns:
+        """Evaluate SQL expressions over all rows, in one pass, into arrays."""
+        import duckdb
+
+        wanted = ", ".join(f'{sql} AS "{name}"' for name, sql in expressions.items())
+        words = ""
+        for relation in filter(None, (self.relation, self.lenient)):
+            try:
+                found = self.connection.execute(f"SELECT {wanted} FROM {relation}").fetchnumpy()
+            except duckdb.Error as error:
+                words = words or _own_words(error, len(self.names))
+                continue
+            self.problems.extend([words] if words else [])
+            return {name: np.asarray(column) for name, column in found.items()}
+        raise DataError(f"{self.place}: {words}")
+
+
+def check_columns(found: Sequence[str], wanted: Sequence[str], place: str) -> None:
+    """All wanted columns that are not there, in one error, each with the closest names that are.
+
+    >>> check_columns(["patient_id", "Age"], ["patient_id", "age"], "site 'boston' (boston.csv)")
+    Traceback (most recent call last):
+    suture.errors.DataError: site 'boston' (boston.csv): column 'age' is missing (did you mean 'Age'?). \
+Columns found: patient_id, Age
+    """
+    absent = [name for name in dict.fromkeys(wanted) if name not in found]
+    if not absent:
+        return
+    folded = {name.casefold(): name for name in found}
+    parts = []
+    for name in absent:
+        near = difflib.get_close_matches(name.casefold(), list(folded), 2, 0.7)
+        hint = " or ".join(repr(folded[match]) for match in near)
+        parts.append(f"column {name!r} is missing" + (f" (did you mean {hint}?)" if hint else ""))
+    shown = ", ".join(found[:30]) + (f" and {len(found) - 30} more" if len(found) > 30 else "")
+    raise DataError(f"{place}: {'; '.join(parts)}. Columns found: {shown}")
+
+
+@contextmanager
+def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterator[Opened]:
+    """Open a file or a server's answer; only the wanted columns are ever fetched."""
+    place = f"site {site!r} ({spec.describe()})"
+    if spec.kind == "sql":
+        with _ask_server(spec, wanted, place) as opened:
+            yield opened
+        return
+    path = Path(spec.path or "")
+    if path.is_dir():
+        raise DataError(
+            f"{place}: expected a file, found a folder; name one file in it, such as "
+            f"{path.name}/rows.csv"
+        )
+    if not path.exists():
+        raise DataError(
+            f"{place}: there is no such file; expected it at {path}. Correct the path in the study"
+        )
+    if path.stat().st_size == 0:
+        raise DataError(f"{place}: the file is empty; expected a header and rows")
+    opening = {"csv": _open_csv, "parquet": _open_parquet, "duckdb": _open_duckdb}
+    opened = opening[spec.kind](spec, path, place)
+    try:
+        check_columns(list(opened.names), wanted, place)
+        yield opened
+    finally:
+        opened.connection.close()
+
+
+def _settings() -> dict[str, str | bool | int | float | list[str]]:
+    """No downloads, no temporary files (they would hold rows), bounded memory."""
+    return {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "temp_directory": "",
+        "memory_limit": "1GB",
+        "threads": str(min(4, os.cpu_count() or 1)),
+    }
+
+
+_databases: dict[int, duckdb.DuckDBPyConnection] = {}
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    """A connection for one reading, on the process's one empty in-memory database (a new database
+    takes 10 ms)."""
+    import duckdb
+
+    database = _databases.get(os.getpid())  # by process: DuckDB's threads do not survive a fork
+    if database is None:
+        database = _databases.setdefault(os.getpid(), duckdb.connect(config=_settings()))
+    return database.cursor()
+
+
+def quoted(value: str) -> str:
+    """An SQL string.
+
+    >>> quoted("O'Hara")
+    "'O''Hara'"
+    """
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quoted_name(value: str) -> str:
+    """An SQL identifier."""
+    return '"' + value.replace('"', '""') + '"'
+
+
+def literal_path(path: Path) -> str:
+    """A path as SQL string in which * ? [ mean themselves (DuckDB reads patterns)."""
+    return quoted(re.sub(r"([*?\[])", r"[\1]", str(path)))
+
+
+def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
+    separator = spec.separator or ("\t" if ".tsv" in path.suffixes else ",")
+    names = _header(path, spec.encoding, separator, place)
+    others = [mark for mark in _SEPARATORS if mark != separator and mark in names[0]]
+    if len(names) == 1 and others:
+        mark = _SEPARATORS[others[0]]
+        raise DataError(
+            f"{place}: found one column only, with {mark} in its name; set data = "
+            f'{{ path = "{spec.path}", separator = {mark} }}'
+        )
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise DataError(f"{place}: column {twice[0]!r} is there twice; rename one in the header")
+    columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
+    relation = (
+        f"read_csv({literal_path(path)}, auto_detect = false, header = true, quote = '\"', "
+        f"escape = '\"', delim = {quoted(separator)}, encoding = '{spec.encoding}', "
+        f"columns = {{{columns}}}"
+    )
+    lenient = "ignore_errors = true, strict_mode = false"
+    lenient = f"{relation}, {lenient}, max_line_size = {_LONGEST_LINE})"
+    sql, types = {name: f"c{i}" for i, name in enumerate(names)}, dict.fromkeys(names, "VARCHAR")
+    return Opened(spec, place, _connect(), f"{relation})", sql, types, lenient)
+
+
+def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
+    """The column names, from the first line."""
+    opening = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        kind = "utf-8-sig" if encoding == "utf-8" else encoding
+        # Bytes that are no text further down are a row's business, and must not be seen here.
+        with opening(path, "rt", encoding=kind, newline="", errors="replace") as lines:
+            names = [name.strip() for name in next(csv.reader(lines, delimiter=separator), [])]
+        if any("\ufffd" in name for name in names):
+            raise UnicodeError
+    except (UnicodeError, OSError, EOFError, csv.Error) as error:
+        if isinstance(error, UnicodeError):
+            raise DataError(f"{place}: {_WRONG_ENCODING}") from None
+        raise DataError(f"{place}: the header cannot be read ({type(error).__name__})") from None
+    if not any(names):
+        raise DataError(f"{place}: the first line is empty; expected the column names")
+    return names
+
+
+def _described(
+    spec: SourceSpec, place: str, connection: duckdb.DuckDBPyConnection, relation: str
+) -> Opened:
+    """A table whose columns DuckDB knows."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
+    names, types = {row[0]: quoted_name(row[0]) for row in rows}, {r[0]: str(r[1]) for r in rows}
+    return Opened(spec, place, connection, relation, names, types)
+
+
+def _open_parquet(spec: SourceSpec, path: Path, place: str) -> Opened:
+    import duckdb
+
+    try:
+        return _described(spec, place, _connect(), f"read_parquet({literal_path(path)})")
+    except duckdb.Error as error:
+        raise DataError(f"{place}: cannot be read as Parquet ({type(error).__name__})") from None
+
+
+def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
+    import duckdb
+
+    try:
+        connection = duckdb.connect(str(path), read_only=True, config=_settings())
+    except duckdb.Error as error:
+        raise DataError(
+            f"{place}: cannot be opened as a DuckDB file ({type(error).__name__}); is another "
+            "program writing to it, or was it written by a newer DuckDB?"
+        ) from None
+    listed = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+    tables = sorted(row[0] for row in listed)
+    table = spec.table or (tables[0] if len(tables) == 1 else None)
+    if table not in tables:
+        connection.close()
+        raise DataError(
+            f'{place}: which table? Set data = {{ path = "{spec.path}", table = "..." }}; tables '
+            f"found: {', '.join(tables) or 'none'}"
+        )
+    return _described(spec, place, connection, quoted_name(str(table)))
+
+
+@contextmanager
+def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator[Opened]:
+    """Send the query, narrowed to the wanted columns; DuckDB reads the Arrow batches of the
+    answer."""
+    driver = _driver(spec)
+    query = (spec.query or "").strip().rstrip(";")
+    try:
+        with driver.connect(spec.url) as server, server.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM ({query}) AS suture_rows LIMIT 0")
+            check_columns([column[0] for column in cursor.description], wanted, place)
+            columns = ", ".join(map(quoted_name, dict.fromkeys(wanted))) or "1 AS nothing"
+            cursor.execute(f"SELECT {columns} FROM ({query}) AS suture_rows")
+            with closing(_connect()) as connection:
+                connection.register("suture_answer", cursor.fetch_record_batch())
+                yield _described(spec, place, connection, "suture_answer")
+    except driver.Error as error:
+        raise DataError(f"{place}: {_server_words(error)}") from None
+
+
+def _driver(spec: SourceSpec) -> ModuleType:
+    """The ADBC driver of the url's scheme, or the install command."""
+    name = _DRIVERS[urlsplit(spec.url or "").scheme]
+    try:
+        importlib.import_module("pyarrow")
+        return importlib.import_module(f"{name}.dbapi")
+    except ImportError:
+        raise MissingExtra(
+            "reading from PostgreSQL needs its ADBC driver: pip install 'suture[sql]'"
+        ) from None
+
+
+def _server_words(error: Exception) -> str:
+    """What a SQL server refused. Its message is shown only where it cannot quote a row."""
+    state = str(vars(error).get("sqlstate") or "")
+    # Classes 08 (connection), 28 (log-in), 3D (no such database) and 42 (syntax, unknown table, no
+    # permission) speak of the request; all others (22: "invalid input syntax ...: '<value>'") may
+    # quote a patient's value.
+    if state[:2] in ("08", "28", "3D", "42"):
+        first = str(error).strip().splitlines()[0]
+        return f"the server refused (SQLSTATE {state}): {first}"
+    if type(error).__name__ == "OperationalError" or not state.strip("0\x00"):
+        return (
+            "the server cannot be reached or did not answer; check the url, the network and the "
+            "password (PGPASSWORD)"
+        )
+    return f"the query failed at the server with SQLSTATE {state}; run it there to see why"
+
+
+def _own_words(error: Exception, columns: int) -> str:
+    """A reading error without the row that DuckDB quotes in it."""
+    message = str(error)
+    found = re.search(r"CSV Error on Line: (\d+)", message)
+    line = f" (line {found.group(1)})" if found else ""
+    before = message.split("Possible Solution")[0].splitlines()
+    own = "\n".join(text for text in before if not text.startswith("Original Line"))
+    if re.search(r"unicode|utf-8 encoded|not utf-16|encod", own, re.IGNORECASE):
+        return _WRONG_ENCODING + line
+    if found:
+        return (
+            f"a line does not have the {columns} columns of the header, or a quote is not "
+            f"closed{line}; check the line, or the separator"
+        )
+    if "suture_answer" in message:
+        return (
+            "the server broke off its answer; run the query there to see why (its message may "
+            "quote a row)"
+        )
+    return f"reading failed ({type(error).__name__})"

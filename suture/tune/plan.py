@@ -1,0 +1,315 @@
+"""Which trial of a search is taken: the best, or the one that sends least of those that are as
+good.
+
+The second is the one-standard-error rule (Breiman, Friedman, Olshen & Stone 1984, section 3.4.3),
+with bytes for the size of a tree, and with the error of the *difference* to the best trial: folds
+are the same in every trial, so that what makes a fold hard makes it hard for all, and only
+differences tell trials apart.
+
+The rows that a search on a published set may see: those of the study's test patients are taken out
+first.
+
+Only for sets that anybody can download: their rows are written, without the test patients, into a
+scratch folder that is removed after the search, and searched on as a simulation, so that nothing is
+charged to a real ledger.
+
+A search before it starts: whose patients it may see, how many of them, and what that costs in
+privacy.
+
+**What a search costs in privacy.** On generated patients nothing: nobody is there. On the published
+sets `heart`, `har` and `vsn` nothing that is not public already; rows of test patients are taken
+out before the search sees a table. On a site's own patients every trial would be one more release,
+and the choice between trials one more again (it is made from exact validation figures), so it is
+refused; ``on`` searches on a generated federation instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suture import cohorts
+from suture.errors import PrivacyError, StudyError
+from suture.methods.registry import NOT_PRIVATE
+from suture.report.words import LOWER_IS_BETTER
+from suture.site.passage import hashed, held_out, row_keys
+from suture.study import Study
+from suture.tune.spaces import Space, narrowed, space_of
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A finished trial: its mean, its folds' values, and the bytes that a hospital sent in one
+    training on average."""
+
+    number: int
+    value: float
+    parts: tuple[float, ...]
+    sent: float
+    ece: float = 0.0
+    """Expected calibration error, mean over folds."""
+
+
+def choose(
+    trials: Sequence[Tried],
+    *,
+    lower: bool = False,
+    frugal: bool = False,
+    most: float | None = None,
+    most_ece: float | None = None,
+) -> Tried:
+    """The trial to take among those that send at most ``most`` bytes and are calibrated; the
+    earlier one of equals.
+
+    >>> a, b, c = Tried(0, 0.80, (0.82, 0.78), 90), Tried(1, 0.79, (0.795, 0.785), 50), Tried(2, 0.77, (0.79, 0.75), 10)
+    >>> choose([a, b, c]).number, choose([a, b, c], frugal=True).number, choose([a, b, c], most=20).number
+    (0, 1, 2)
+    """
+    allowed = [
+        trial
+        for trial in trials
+        if (most is None or trial.sent <= most) and (most_ece is None or trial.ece <= most_ece)
+    ]
+    if not allowed:
+        raise ValueError("expected a trial within the limit, found none")
+    sign = -1 if lower else 1
+    best = max(allowed, key=lambda trial: sign * trial.value)
+    if not frugal:
+        return best
+    as_good = [
+        trial for trial in allowed if sign * (best.value - trial.value) <= gap_error(best, trial)
+    ]
+    return min(as_good, key=lambda trial: (trial.sent, -sign * trial.value))
+
+
+def gap_error(best: Tried, other: Tried) -> float:
+    """The standard error of the mean difference, fold by fold; 0 where there is one fold only.
+
+    >>> round(gap_error(Tried(0, 0.80, (0.82, 0.78), 90), Tried(1, 0.79, (0.795, 0.785), 50)), 4)
+    0.015
+    """
+    gaps = [a - b for a, b in zip(best.parts, other.parts, strict=True)]
+    return statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+
+
+PUBLIC = ("heart", "har", "vsn")
+REAL = (*PUBLIC, "eicu")
+"""Federations of real people; whether any other is generated, the federation says itself."""
+
+
+def without_tested(study: Study, scratch: Path) -> Study:
+    """The same study on files in ``scratch`` that hold its training patients only."""
+    import pandas as pd
+
+    if study.cohort is None:
+        raise StudyError("only a built-in federation can be searched on")
+    if study.evaluation.folds:
+        raise StudyError(
+            f"evaluation.folds: with folds every hospital of {study.cohort.name!r} is tested on, "
+            "so no patient is left to tune "
+            "on. Set folds = 0, which holds out patients"
+        )
+    cohort = cohorts.load(study.cohort.name, study.seed, **study.cohort.options())
+    schema, sites = study.table or cohort.schema, []
+    for i, site in enumerate(cohort.sites):
+        table = pd.DataFrame(site.table)
+        if site.test is None:
+            key, ids = str(study.seed), schema.patient
+            known = (
+                row_keys(len(table), key)
+                if ids is None
+                else hashed([str(v) for v in table[ids]], key)
+            )
+            table = table[~held_out(known, study.evaluation.holdout)]
+        path = scratch / f"site-{i}.csv"
+        table.to_csv(path, index=False)
+        sites.append({"name": site.name, "region": site.region, "data": str(path)})
+    fields = {
+        key: value
+        for key, value in study.to_dict().items()
+        if key not in ("cohort", "schema", "classes", "sites")
+    }
+    labels = study.classes or (cohort.classes if isinstance(cohort.classes, tuple) else ())
+    holdout = study.evaluation.holdout or 0.2
+    fields["simulation"] = True
+    fields["evaluation"] = {**fields["evaluation"], "holdout": float(np.round(holdout, 6))}
+    return Study(
+        **fields,
+        sites=sites,
+        schema=schema.model_dump(mode="json", by_alias=True, exclude_none=True),
+        **({"classes": labels} if labels else {}),
+    )
+
+
+OTHER_SEED = 1000
+"""Generated patients of a search come from the study's seed plus this: none of them is in the
+study."""
+FOLDS = 3
+SIZE = 0.25
+LARGE = 20_000
+"""A generated federation of more patients than this is searched on `SIZE` of its hospitals, of the
+same size each."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One search: the study that every trial changes, the space, and where it is kept."""
+
+    study: Study
+    trial: Study
+    method: str
+    space: Space
+    base: Path
+    cost: str
+    data: str
+    frugal: bool = False
+    most: float | None = None
+    most_ece: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """What is searched for."""
+        return self.study.evaluation.metric
+
+    @property
+    def lower(self) -> bool:
+        """Whether less of it is better."""
+        return self.metric in LOWER_IS_BETTER
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether the median of the others says something about a trial that has not ended.
+
+        Not under a limit on bytes: the trials within it may all lag behind those beyond it. And not
+        in VEIL's secure mode: its first three rounds only measure, so that a short training has no
+        model yet where a longer one has.
+        """
+        spec = self.trial.method
+        return self.most is None and not (spec.name == "veil" and spec.mode == "secure")
+
+    def mark(self) -> str:
+        """What must be equal for two searches to be one."""
+        trial = self.trial.to_dict() | {"sites": [site.name for site in self.trial.sites]}
+        limit = [] if self.most is None else [self.most]
+        return json.dumps([trial, [repr(part) for part in self.space], *limit], sort_keys=True)
+
+
+def make_plan(
+    study: Study,
+    method: str,
+    scratch: Path,
+    *,
+    on: str | None = None,
+    size: float | None = None,
+    seed: int | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+) -> Plan:
+    """Whose rows the trials train and are measured on, and why that costs nothing; or a refusal."""
+    space = narrowed(space_of(study, method), only or {})
+    if study.private and method in NOT_PRIVATE:
+        raise PrivacyError(NOT_PRIVATE[method])
+    if size is not None and not 0 < size <= 1:
+        raise StudyError(
+            f"--size: expected a share of the hospitals, over 0 and up to 1, found {size:g}"
+        )
+    start = study.seed + OTHER_SEED if seed is None else seed
+    if study.seed <= start < study.seed + study.evaluation.seeds:
+        raise StudyError(
+            f"--seed {start} is one of the study's own ({study.seed} and "
+            f"{study.evaluation.seeds - 1} more): its patients are "
+            "tested on. Choose another"
+        )
+    source, trial = study, study
+    if on is not None:
+        if on not in cohorts.COHORTS or not _generated(on, start):
+            raise StudyError(
+                f"--on: expected a generated federation (cardio, icu, outbreak), found {on!r}"
+            )
+        fields = {
+            key: value
+            for key, value in study.to_dict().items()
+            if key not in ("sites", "schema", "classes")
+        }
+        source = Study(**{**fields, "cohort": {"name": on}, "outcome": _small(on, start).outcome})
+    fields = {"method": {"name": method}, "seed": start}
+    if source.cohort is not None and _generated(source.cohort.name, start):
+        shrunk = _shrunk(source, size)
+        folds = min(FOLDS, source.evaluation.folds) if source.evaluation.folds else 0
+        trial = source.replace(
+            **fields, cohort=shrunk, evaluation={"folds": folds, "seeds": 1, "compare": []}
+        )
+        words = ", ".join(
+            f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+            for key, value in shrunk.items()
+        )
+        data = f"generated patients ({words}, seed {start}), {_manner(trial)}"
+        return Plan(
+            study, trial, method, space, scratch, "nothing: the patients are generated", data
+        )
+    if source.cohort is not None and source.cohort.name in PUBLIC:
+        inner = without_tested(source, scratch)
+        trial = inner.replace(**fields, evaluation={"seeds": 1, "compare": []})
+        data = f"the published set {source.cohort.name!r} without the study's test patients, {_manner(trial)}"
+        return Plan(study, trial, method, space, scratch, "nothing: the rows are public", data)
+    promised = f" {study.privacy.epsilon:g}" if study.privacy and study.privacy.epsilon else ""
+    raise PrivacyError(
+        "tuning on a site's own patients is refused: each trial would be one more release at "
+        f"epsilon{promised}, and "
+        "so would be the choice among trials by exact figures, which no ledger here pays for. "
+        "Search on a generated federation "
+        "instead and run the settings found: suture tune study.toml --on icu"
+    )
+
+
+def _manner(trial: Study) -> str:
+    folds = trial.evaluation.folds
+    return (
+        f"{folds} folds of hospitals"
+        if folds
+        else f"{trial.evaluation.holdout:.0%} of patients held out"
+    )
+
+
+def _small(name: str, seed: int) -> cohorts.Cohort:
+    """A federation as small as it can be had: asked for what it is, not for its rows."""
+    few = {
+        key: value
+        for key, value in (("patients", 200), ("hospitals", 2))
+        if cohorts.takes(name, key)
+    }
+    return cohorts.load(name, seed, **few)
+
+
+def _generated(name: str, seed: int) -> bool:
+    return name not in REAL and _small(name, seed).generated
+
+
+def _shrunk(study: Study, size: float | None) -> dict[str, Any]:
+    """The cohort with fewer hospitals of the same size each; a small one is left as it is unless a
+    size was asked for."""
+    spec = study.cohort
+    if spec is None:
+        raise StudyError("only a built-in federation can be made smaller")
+    given: dict[str, Any] = {"name": spec.name, **spec.options()}
+    patients = _default(spec.name, "patients") if "patients" not in given else given["patients"]
+    share = (
+        size if size is not None else (SIZE if patients is not None and patients > LARGE else 1.0)
+    )
+    for key, least in (("hospitals", 2 * FOLDS), ("patients", 100)):
+        whole = given.get(key, _default(spec.name, key))
+        if isinstance(whole, int) and share < 1:
+            given[key] = max(min(least, whole), round(share * whole))
+    return given
+
+
+def _default(name: str, option: str) -> Any:
+    found = inspect.signature(cohorts.COHORTS[name]).parameters.get(option)
+    return None if found is None else found.default

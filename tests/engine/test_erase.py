@@ -1,0 +1,295 @@
+"""Erasure: tombstone, certificate, and training anew that is exactly the run without the
+patient."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from suture.cohorts.starter import write_starter
+from suture.engine import erase as erasing
+from suture.engine import federation
+from suture.engine.conduct import run
+from suture.engine.round import first_rounds
+from suture.errors import BudgetExhausted, DataError, StudyError
+from suture.privacy.ledger.ledger import Ledger
+from suture.site.gate import is_held_out
+from suture.site.places import named_place
+from suture.study import Study
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Five hospitals of files; the noise is so large that the budget pays for many runs."""
+    write_starter(tmp_path, files=True, patients=600)
+    asked = Study.from_toml(tmp_path / "study.toml").replace(
+        model={"hidden": [4]},
+        method={"rounds": ROUNDS, "local_epochs": 1, "participation": 0.4},
+        privacy={"epsilon": 8.0, "noise_multiplier": 12.0, "accountant": "rdp"},
+    )
+    lifetime = {"epsilon": 100.0, "delta": 1e-3, "accountant": "rdp"}
+    asked = asked.replace(
+        sites=[{**site, "lifetime": lifetime} for site in asked.to_dict()["sites"]]
+    )
+    (tmp_path / "study.toml").write_text(asked.to_toml())
+    for site in asked.sites:  # identifiers that are found in a text only if they were put there
+        path, lines, at, _ = patients(tmp_path, asked, site.name)
+        cells = [line.split(",") for line in lines[1:]]
+        path.write_text(
+            "\n".join(
+                [lines[0], *(",".join([*c[:at], f"MRN-{c[at]}", *c[at + 1 :]]) for c in cells)]
+            )
+            + "\n"
+        )
+    return asked
+
+
+def late(study):
+    """The site that first takes part last, and its first round."""
+    firsts = first_rounds(
+        [s.name for s in study.sites], ROUNDS, study.method.participation, study.seed
+    )
+    site = max(firsts, key=firsts.get)
+    assert firsts[site] > 1
+    return site, firsts[site]
+
+
+def patients(folder, study, site):
+    path = folder / next(s.data.path for s in study.sites if s.name == site)
+    lines = path.read_text().splitlines()
+    at = lines[0].split(",").index(study.table.patient)
+    return path, lines, at, sorted({line.split(",")[at] for line in lines[1:]})
+
+
+def someone(folder, study, site, *, held_out=False):
+    names = patients(folder, study, site)[3]
+    return next(
+        n for n in names if is_held_out(n, study.evaluation.holdout, str(study.seed)) == held_out
+    )
+
+
+def without(folder, study, site, patient):
+    """The same folder with the same secrets, fresh ledgers, and a table in which the patient never
+    was."""
+    other = folder.parent / f"{folder.name}-other"
+    shutil.copytree(folder, other)
+    for ledger in other.glob(".suture/*/ledger.*"):
+        ledger.unlink()
+    path, lines, at, _ = patients(other, study, site)
+    path.write_text(
+        "\n".join([lines[0], *(line for line in lines[1:] if line.split(",")[at] != patient)])
+        + "\n"
+    )
+    return other
+
+
+def test_an_erased_patient_is_in_no_later_run_and_the_certificate_says_what_was(study, tmp_path):
+    site, first = late(study)
+    before = run(study, base=tmp_path, out=tmp_path / "one")
+    patient = someone(tmp_path, study, site)
+    place = named_place(tmp_path / "study.toml", site)
+    found = erasing.erase(place, patient, study=study)
+    (account,) = found["studies"]
+    assert account["account"] == f"{study.name}/fedadam"
+    assert account["part"] == "may have been drawn in"
+    assert account["rounds"].split("-")[0].split(",")[0] == str(first)
+    ledger = Ledger.read(tmp_path / ".suture" / site / "ledger.sqlite")
+    assert account["epsilon"] == pytest.approx(ledger.spent(account["account"]), abs=1e-4)
+    assert found["total"]["epsilon"] == ledger.spent_in_all()
+    assert account["releases"] == len(ledger.entries())
+    rows = ledger.rows()
+    assert (rows[-1].what, rows[-1].seq, rows[-1].hash) == ("erased", found["entry"], found["hash"])
+    ledger.close()
+    assert found["rows_still_in_the_table"] >= 1
+    for file in found["files"]:
+        with open(file, encoding="utf-8") as text:
+            assert patient not in text.read()
+    assert patient not in json.dumps(found)
+    assert before.data["cohort"]["sites"][site]["train"] == next(
+        s.patients for s in study.sites if s.name == site
+    )
+    again = federation.survey(erasing.renamed(study), tmp_path, study.seed)
+    here = next(p for p in again.places if p.name == site)
+    left = federation.load_site(study, again, here).loaded
+    names = patients(tmp_path, study, site)[3]
+    assert left.train_patients + left.test_patients == len(names) - 1
+    again = erasing.erase(place, patient, study=study)
+    assert (again["new"], again["entry"], again["tombstone"]) == (
+        False,
+        found["entry"],
+        found["tombstone"],
+    )
+
+
+def test_someone_held_out_was_in_no_model(study, tmp_path):
+    site, _ = late(study)
+    run(study, base=tmp_path)
+    patient = someone(tmp_path, study, site, held_out=True)
+    found = erasing.erase(named_place(tmp_path / "study.toml", site), patient, study=study)
+    assert found["studies"][0]["part"].startswith("held out")
+    assert (found["studies"][0]["epsilon"], found["total"]["epsilon"]) == (0.0, 0.0)
+    # By the home alone nobody can say so, and the certificate does not.
+    blind = erasing.erase(erasing.place_for(tmp_path / ".suture" / site, site), patient)
+    assert blind["studies"][0]["part"].startswith("may")
+    assert blind["rows_still_in_the_table"] is None
+
+
+def test_from_scratch_is_the_run_that_would_have_been(study, tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for item in list(tmp_path.iterdir()):
+        if item != folder:
+            shutil.move(item, folder)
+    site, _ = late(study)
+    run(study, base=folder)
+    patient = someone(folder, study, site)
+    clean = run(erasing.renamed(study), base=without(folder, study, site, patient))
+    place = named_place(folder / "study.toml", site)
+    erasing.erase(place, patient, study=study)
+    result, done = erasing.retrain(
+        erasing.renamed(study), place, "scratch", base=folder, out=tmp_path / "anew"
+    )
+    np.testing.assert_array_equal(result.model["params"], clean.model["params"])
+    assert result.metrics == clean.metrics
+    assert done["from_round"] == 0
+
+
+def test_from_the_checkpoint_pays_for_the_new_rounds_only(study, tmp_path):
+    site, first = late(study)
+    run(study, base=tmp_path, out=tmp_path / "one")
+    patient = someone(tmp_path, study, site)
+    place = named_place(tmp_path / "study.toml", site)
+    erasing.erase(place, patient, study=study)
+    names = [s.name for s in study.sites]
+    charged = {n: charges(tmp_path, n) for n in names}
+    _, done = erasing.retrain(
+        erasing.renamed(study),
+        place,
+        "checkpoint",
+        base=tmp_path,
+        out=tmp_path / "two",
+        run=tmp_path / "one",
+    )
+    assert done["from_round"] == first - 1
+    assert f"the checkpoint after round {first - 1} was taken over" in done["words"]
+    new = sum(charges(tmp_path, n) - charged[n] for n in names)
+    assert new == 2 * (ROUNDS - first + 1)  # two of five sites a round
+    with pytest.raises(BudgetExhausted, match=r"was not begun: .*--as NAME"):  # a name serves once
+        erasing.retrain(
+            erasing.renamed(study), place, "scratch", base=tmp_path, out=tmp_path / "four"
+        )
+    _, told = erasing.retrain(
+        erasing.renamed(study, "third"), place, "scratch", base=tmp_path, out=tmp_path / "three"
+    )
+    assert "the new study's own" in told["words"]
+    for n in names:
+        ledger = Ledger.read(tmp_path / ".suture" / n / "ledger.sqlite")
+        ledger.verify()
+        ledger.close()
+
+
+def charges(folder, site):
+    path = folder / ".suture" / site / "ledger.sqlite"
+    if not path.exists():
+        return 0
+    ledger = Ledger.read(path)
+    found = len(ledger.entries())
+    ledger.close()
+    return found
+
+
+def test_training_anew_that_the_budget_does_not_pay_for_is_refused_before_it_begins(
+    study, tmp_path
+):
+    fields = study.to_dict()
+    fields["privacy"].pop(
+        "noise_multiplier"
+    )  # calibrated: the whole budget is spent on the first run
+    spent = Study(**fields)
+    run(spent, base=tmp_path)
+    site, _ = late(spent)
+    place = named_place(tmp_path / "study.toml", site)
+    erasing.erase(place, someone(tmp_path, spent, site), study=spent)
+    before = {s.name: charges(tmp_path, s.name) for s in spent.sites}
+    with pytest.raises(BudgetExhausted, match=r"was not begun: .* of 8 is spent .*--as NAME"):
+        erasing.retrain(spent, place, "scratch", base=tmp_path, out=tmp_path / "anew")
+    assert {s.name: charges(tmp_path, s.name) for s in spent.sites} == before
+    assert not (tmp_path / "anew").exists()
+    result, _ = erasing.retrain(
+        spent.replace(name="cardio-2"), place, "scratch", base=tmp_path, out=tmp_path / "anew"
+    )
+    assert result.privacy["epsilon"] <= 8.0
+
+
+def test_a_lifetime_budget_binds_training_anew_too(study, tmp_path):
+    fields = study.to_dict()
+    fields["privacy"].pop("noise_multiplier")
+    for item in fields["sites"]:
+        item["lifetime"] = {"epsilon": 9.0, "delta": 1e-5, "accountant": "rdp"}
+    spent = Study(**fields)
+    (tmp_path / "study.toml").write_text(spent.to_toml())
+    run(spent, base=tmp_path)
+    site, _ = late(spent)
+    place = named_place(tmp_path / "study.toml", site)
+    with pytest.raises(BudgetExhausted, match="lifetime epsilon"):
+        erasing.retrain(
+            spent.replace(name="cardio-2"), place, "scratch", base=tmp_path, out=tmp_path / "anew"
+        )
+
+
+def test_mistakes_are_told(study, tmp_path):
+    site = study.sites[0].name
+    place = named_place(tmp_path / "study.toml", site)
+    with pytest.raises(StudyError, match="has no ledger"):
+        erasing.erase(place, "x")
+    run(study, base=tmp_path)
+    with pytest.raises(StudyError, match="empty one"):
+        erasing.erase(place, "  ")
+    with pytest.raises(DataError, match="is the home of site"):
+        erasing.place_for(tmp_path / ".suture" / site, "elsewhere")
+    with pytest.raises(StudyError, match="no site 'nowhere'"):
+        named_place(tmp_path / "study.toml", "nowhere")
+    assert erasing.erase(replace(place, name=site), "never here")["studies"]
+
+
+def test_the_command(suture_command, study, tmp_path):
+    site, _ = late(study)
+    suture_command("run", "study.toml", "--out", "one", cwd=tmp_path, check=True)
+    patient = someone(tmp_path, study, site)
+    done = suture_command(
+        "erase", "--site", site, "--patient", "-", "--study", "study.toml", "--retrain", "checkpoint", "--run", "one",
+        "--out", "two", "--json", cwd=tmp_path, input=patient + "\n",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["retraining"]["from_round"] > 0
+    assert (tmp_path / "two" / "result.json").exists()
+    assert patient not in done.stdout + done.stderr
+    certificate = json.loads(
+        (
+            tmp_path / ".suture" / site / "erasures" / f"erasure-{found['tombstone'][:12]}.json"
+        ).read_text()
+    )
+    assert certificate["retraining"]["how"] == "checkpoint"
+    plain = suture_command(
+        "erase", "--site", site, "--patient", "other", "--home", f".suture/{site}", cwd=tmp_path
+    )
+    assert plain.returncode == 0
+    assert "erased at site" in plain.stdout
+    wrong = suture_command(
+        "erase",
+        "--site",
+        site,
+        "--patient",
+        "x",
+        "--home",
+        "nowhere",
+        "--retrain",
+        "scratch",
+        cwd=tmp_path,
+    )
+    assert wrong.returncode == 2

@@ -124,8 +124,7 @@ def refutes(form: NormalForm, tpr: float, fpr: float) -> bool:
     """
     remove, _ = loss_tails(form)
     scale = np.exp(np.minimum(remove.losses, 700.0))
-    delta = remove.upper - scale * remove.lower + remove.slack
-    return bool(np.any(tpr > scale * fpr + delta))
+    return bool(np.any(tpr > scale * fpr + remove.delta() + remove.slack))
 
 
 def event_bound(

@@ -101,6 +101,16 @@ def test_small_deltas_against_the_exact_gaussian(delta):
     assert exact * (1 - 1e-6) <= found <= exact * 1.005
 
 
+@pytest.mark.parametrize(
+    ("count", "library"), [(600, 692.7616694), (611, 703.4841509), (612, 704.4580955)]
+)
+def test_losses_that_no_float_can_hold_are_not_understated(count, library):
+    """Above 700, e^{-loss} leaves the range of floats: 612 steps once cost 702.07. The library's
+    figures are those of its accountant with a grid of 0.01."""
+    found = epsilon_of(((Step(GAUSSIAN, 0.40625, 0.40625), count),), 1e-5, "pld")
+    assert library <= found <= library * 1.001
+
+
 def test_where_rounding_could_hide_in_delta_rdp_answers():
     form = training(13130, 1.0)
     assert accountant.loss_tails(form)[0].slack > 1e-10

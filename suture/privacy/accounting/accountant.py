@@ -218,29 +218,32 @@ class LossTail:
     """The part of a composed loss above zero, in one direction.
 
     ``upper[j]`` is the probability under P of a loss above ``losses[j]`` (infinity included);
-    ``lower[j]`` is that under Q.
+    ``shrunk[j]`` is that under Q, times e^{losses[j]}: the factor keeps a loss of over 700, whose
+    probability under Q no float can hold, as exact as any other.
     """
 
     losses: Floats
     upper: Floats
-    lower: Floats
+    shrunk: Floats
     slack: float
+
+    def delta(self) -> Floats:
+        """P(L > l_j) - e^{l_j} Q(L > l_j): the hockey-stick divergence at each loss, falling."""
+        return self.upper - self.shrunk
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at this delta, or infinity when the tail does not get that small."""
         target = delta - self.slack
-        # delta(l_j) = P(L > l_j) - e^{l_j} Q(L > l_j): the hockey-stick divergence, falling in j.
-        stick = self.upper - np.exp(np.minimum(self.losses, 700.0)) * self.lower
-        above = np.flatnonzero(stick > target)
+        above = np.flatnonzero(self.delta() > target)
         if not len(above):
             return 0.0
         j = int(above[-1])
         if j + 1 == len(self.losses):
             return math.inf
-        ceiling = float(self.losses[j + 1])
-        if self.lower[j] <= 0:  # e^{-loss} underflowed: round up to the next grid point
+        ceiling, floor = float(self.losses[j + 1]), float(self.losses[j])
+        if self.shrunk[j] <= 0:  # all that lies above is infinite
             return ceiling
-        return min(ceiling, math.log(self.upper[j] - target) - math.log(self.lower[j]))
+        return min(ceiling, floor + math.log((self.upper[j] - target) / self.shrunk[j]))
 
 
 @dataclass(frozen=True)
@@ -404,10 +407,13 @@ def _convolve(parts: list[tuple[_Grid, int]], h: float) -> LossTail | None:
     begin = max(0, -low)
     losses = _points(low + begin, low + size, h)
     mass = mass[begin:]
+    upper, shrunk = _above(mass), _shrunk_above(mass, h)
     if low > 0:
-        losses, mass = np.concatenate(([0.0], losses)), np.concatenate(([0.0], mass))
+        losses = np.append(0.0, losses)
+        upper = np.append(upper[0] + mass[0], upper)
+        shrunk = np.append(math.exp(-losses[1]) * (shrunk[0] + mass[0]), shrunk)
     slack = 2.3e-16 * steps * math.log2(size)
-    return LossTail(losses, _above(mass) + infinite, _above(mass * np.exp(-losses)), slack)
+    return LossTail(losses, upper + infinite, shrunk, slack)
 
 
 def _points(first: int, end: int, h: float) -> Floats:
@@ -417,6 +423,23 @@ def _points(first: int, end: int, h: float) -> Floats:
 def _above(mass: Floats) -> Floats:
     """Sums of everything strictly above each grid point, small terms first."""
     return np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
+
+
+def _shrunk_above(mass: Floats, h: float) -> Floats:
+    """The same, each term times e^{-its distance}: s_j = e^{-h} (s_{j+1} + mass_{j+1}).
+
+    >>> _shrunk_above(np.array([9.0, 1.0, 1.0]), math.log(2)).round(6)
+    array([0.75, 0.5 , 0.  ])
+    """
+    shrunk, block, after = np.zeros(len(mass)), max(1, int(600 / h)), 0.0
+    for end in range(len(mass), 0, -block):  # within a block no power of e leaves a float's range
+        start = max(0, end - block)
+        far = _points(0, end - start, h)
+        whole = np.exp(far) * np.cumsum((mass[start:end] * np.exp(-far))[::-1])[::-1]
+        whole += np.exp(far - h * (end - start)) * after
+        shrunk[start:end] = math.exp(-h) * np.append(whole[1:], after)
+        after = float(whole[0])
+    return shrunk
 
 
 def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:

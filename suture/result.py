@@ -135,13 +135,14 @@ class Result:
     def predict(self, columns: Mapping[str, Any]) -> NDArray[np.float32]:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a
         DataFrame)."""
+        from suture.methods.registry import declared
         from suture.models.concepts import dictionary
         from suture.models.kinds import rebuilt
         from suture.schema.table import Schema
         from suture.site.reading import encode_rows
 
         x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))
-        if self.data["method"] == "veil":
+        if declared(self.data["method"]).model == "concepts":
             known = dictionary(Schema.parse(self.data["model"]["schema"]))
             logit = (
                 known.matrix(x).astype(np.float64) @ self.model["weights"] + self.model["bias"][0]

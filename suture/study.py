@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suture.errors import StudyError
+from suture.methods import registry
+from suture.methods.registry import MethodSpec
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
 from suture.schema.table import Schema
@@ -121,63 +123,6 @@ class ModelSpec(BaseModel):
     scaling: Literal["bounds", "site"] = "bounds"
     """Numbers by their declared bounds, or standardised at each site with its own means (fitted:
     not under privacy)."""
-
-
-class MethodSpec(BaseModel):
-    """How the hospitals learn together. Settings that a method does not use are ignored by it; see
-    docs/methods.md."""
-
-    model_config = FROZEN
-
-    name: str = "fedadam"
-    rounds: int = Field(default=100, ge=1)
-    local_epochs: int = Field(default=5, ge=1)
-    local_steps: int | None = Field(default=None, ge=1)
-    """A round of local training ends after so many steps, even before ``local_epochs`` do."""
-    batch: int = Field(default=32, ge=1)
-    rate: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    rate_decay: float = Field(default=1.0, gt=0, le=1)
-    rate_steps: int = Field(default=0, ge=0)
-    class_weights: (
-        tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None
-    ) = None
-    participation: float = Field(default=1.0, gt=0, le=1)
-    weighting: Literal["size", "uniform"] | None = None
-    server_momentum: float = Field(default=0.0, ge=0, lt=1)
-    server_rate: float = Field(default=0.1, gt=0)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.999, ge=0, lt=1)
-    tau: float = Field(default=1e-3, gt=0)
-    proximal: float = Field(default=0.1, ge=0)
-    clusters: int = Field(default=2, ge=1)
-    warmup: int = Field(default=5, ge=1)
-    input_layer: Literal["none", "vector", "scalar"] = "vector"
-    output_layer: Literal["none", "vector", "scalar"] = "none"
-    share_layers: bool = False
-    layer_spread: float | None = Field(default=None, gt=0)
-    alpha: float = Field(default=0.5, ge=0, le=1)
-    alpha_adaptive: bool = False
-    tuning: float = Field(default=0.1, ge=0, lt=1)
-    mode: Literal["votes", "votes+moments", "secure"] = "votes"
-    picks: int = Field(default=4, ge=1)
-    quorum: float | None = Field(default=None, ge=0)
-    concepts: int = Field(default=60, ge=1)
-    honest: float = Field(default=0.5, gt=0, le=1)
-    teams: int = Field(default=12, ge=1)
-    contrast: float = Field(default=1.0, ge=0)
-    temperature: float = Field(default=0.5, gt=0)
-    fairness: float = Field(default=0.5, ge=0)
-    fairness_share: float = Field(default=0.1, gt=0, lt=1)
-    gap_threshold: float = Field(default=0.05, ge=0)
-    boost: float = Field(default=1.5, ge=1)
-    rates_every: int = Field(default=1, ge=1)
-    secure_rates: bool = True
-    ensemble: bool = False
-    ensemble_epochs: int = Field(default=5, ge=1)
-    ensemble_fairness: float = Field(default=1.0, ge=0)
-    ensemble_rate: float = Field(default=0.05, gt=0)
-    claimed_epsilon: float = Field(default=5.0, gt=0)
 
 
 class PrivacySpec(BaseModel):
@@ -305,6 +250,14 @@ class Study(BaseModel):
         if isinstance(fields, dict) and isinstance(fields.get("cohort"), str):
             fields = {**fields, "cohort": {"name": fields["cohort"]}}
         return fields
+
+    @model_validator(mode="after")
+    def _settings(self) -> Study:
+        """Every setting of the study's methods is stated; a method that nobody knows yet may be
+        brought along by whoever runs the study."""
+        if set(self.methods) <= set(registry.known()):
+            object.__setattr__(self, "method", registry.completed(self.method, self.methods))
+        return self
 
     @model_validator(mode="after")
     def _sized(self) -> Study:
@@ -449,6 +402,11 @@ class Study(BaseModel):
             fields[key] = (
                 {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
             )
+        names = (fields["method"]["name"], *fields["evaluation"].get("compare", ()))
+        if set(names) <= set(registry.known()):
+            given = changes.get("method", {})
+            stated = given.model_dump() if isinstance(given, BaseModel) else given
+            fields["method"] = registry.kept(fields["method"], names, stated)
         return Study(**{key: value for key, value in fields.items() if value is not None})
 
     def without_passwords(self) -> Study:
@@ -499,6 +457,7 @@ consent=None, lifetime=None)
         (True, False)
         """
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
+        fields["method"] = registry.defaults() | fields["method"]
         if self.table is not None:
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())

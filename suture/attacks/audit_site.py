@@ -46,7 +46,8 @@ from suture.engine import federation
 from suture.engine import plan as planning
 from suture.errors import StudyError
 from suture.methods import registry
-from suture.methods.base import Arrays, Method, Phased
+from suture.methods.base import Arrays, Method, Trained
+from suture.methods.registry import MethodSpec
 from suture.models.dense import Dense
 from suture.privacy.door import rehearse
 from suture.privacy.ledger.ledger import Budget, Ledger
@@ -55,8 +56,7 @@ from suture.privacy.unit import Patients, concatenate
 from suture.protection.envelope import seal, unseal
 from suture.site.cohort import Loaded, SiteData
 from suture.site.hospital import Hospital, Member
-from suture.study import MethodSpec, Study
-from suture.training.local import Local
+from suture.study import Study
 
 ROWS_OF_CANARY = 12
 TOO_FAR = (40.0, 400.0, 4000.0)
@@ -204,15 +204,15 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
             "this study promises no privacy, so there is no claim to audit; add a [privacy] table"
         )
     here = federation.survey(study, base, study.seed)
-    method = planning.method_of(study, here, study.method.name)
-    if isinstance(method, Phased):
+    plan = planning.plan_of(study, here, study.method.name)
+    method, plans = plan.method, plan.sites
+    if method.phased:
         raise StudyError(
             f"suture audit tests clipped and noisy updates of local training; {study.method.name} "
             "sends votes or sums of whole numbers, for which it has no canary. Their mechanisms "
             "are checked by enumeration (docs/veil.md, How the theorems are checked); audit a "
             f"study with another method, for example {MethodSpec().name}"
         )
-    plans = planning.plan(study, here, method)
     names = [place.name for place in here.places]
     if site is not None and (site not in names or method.pooled):
         raise StudyError(f"unknown site {site!r}; expected one of {', '.join(names)}")
@@ -278,7 +278,7 @@ def _balanced(subject: Subject) -> tuple[Person, Person]:
 
 def _risk(subject: Subject, x: NDArray[np.float32]) -> NDArray[np.float32]:
     state = {name: np.asarray(array) for name, array in subject.message.items()}
-    network = getattr(subject.method, "network", None)
+    network = _trained(subject.method).network
     if not isinstance(network, Dense) or "params" not in state:
         raise StudyError(
             f"method {subject.method.name!r} has no dense model to place a canary for; use "
@@ -287,19 +287,22 @@ def _risk(subject: Subject, x: NDArray[np.float32]) -> NDArray[np.float32]:
     return network.predict(np.asarray(state["params"], np.float32), x)
 
 
+def _trained(method: Method) -> Trained:
+    if not isinstance(method, Trained):
+        raise StudyError(
+            f"method {method.name!r} has no local training settings; audit it with "
+            "suture.attacks.audit"
+        )
+    return method
+
+
 def _close_ups(subject: Subject, trials: int, share: float, key: bytes) -> Iterator[Audit]:
     """Tests 2 and 3: one step in which every patient takes part, alone and after another one."""
     rows, few = subject.rows, min(CLOSE_UP, subject.rows.patients)
     end, group = rows.starts[few], None if rows.group is None else rows.group[:few]
     table = Patients(rows.x[:end], rows.y[:end], rows.starts[: few + 1], group)
-    local = getattr(subject.method, "local", None)
-    if not isinstance(local, Local):
-        raise StudyError(
-            f"method {subject.method.name!r} has no local training settings; audit it with "
-            "suture.attacks.audit"
-        )
-    alone = replace(local, batch=few + 1, epochs=1)
-    method = replace(subject.method, local=alone)  # type: ignore[type-var]
+    trained = _trained(subject.method)
+    method = replace(trained, local=replace(trained.local, batch=few + 1, epochs=1))
     near = replace(subject, method=method, rows=table, plan="close-up")
     absent, present = (with_patient(table, *who) for who in _saturated(near) or _balanced(near))
     along = near.direction(absent, present, keys=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,17 @@ from suture.attacks.reconstruct import (
     several_records,
 )
 from suture.attacks.victims import SIDE, Victims, populations
-from suture.engine import federation, plan
+from suture.engine import federation
+from suture.engine.plan import plan_of
 from suture.errors import StudyError
 from suture.methods import registry
-from suture.methods.base import Phased
+from suture.methods.registry import MethodSpec
 from suture.models.dense import Dense
 from suture.privacy.accounting.planner import noise_for
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
-from suture.study import MethodSpec, Study
+from suture.study import Study
 from suture.training.local import Local
 
 EPSILONS = (1000.0, 100.0, 8.0, 4.0, 2.0, 1.0, 0.5)
@@ -112,13 +113,13 @@ def _of_study(path: str | Path) -> Protection:
         )
     here = federation.survey(study, Path(path).resolve().parent, study.seed)
     smallest = min(here.sizes, key=lambda name: here.sizes[name])
-    if isinstance(plan.method_of(study, here, study.method.name), Phased):
+    if plan_of(study, here, study.method.name).method.phased:
         raise StudyError(
             f"method {study.method.name!r} sends no update of a network, which is what this attack "
             "reads"
         )
-    method = plan.method_of(study, here, MethodSpec().name)
-    planned = plan.plan(study, here, method)[smallest]
+    usual = study.replace(method={"name": MethodSpec().name})
+    planned = plan_of(usual, replace(here, plans={}), MethodSpec().name).sites[smallest]
     return Protection(f"study {study.name!r}", planned.epsilon, planned.noise_multiplier)
 
 

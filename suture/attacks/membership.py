@@ -34,12 +34,12 @@ from suture.attacks.audit import with_patient
 from suture.attacks.bounds import rate_ends
 from suture.errors import StudyError
 from suture.methods import registry
+from suture.methods.registry import MethodSpec
 from suture.models.dense import Dense
 from suture.privacy.accounting.planner import noise_for, sampling_rate
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
-from suture.study import MethodSpec
 from suture.training.local import Local, steps
 
 Floats = NDArray[np.float64]

@@ -190,8 +190,9 @@ def _write_work(study: Study, folder: Path) -> None:
     if privacy is None:
         raise RunError("the comparison is of private training; the study has no [privacy]")
     named = ("local_epochs", "batch", "rate", "server_rate", "beta1", "beta2", "tau")
+    stated = method.model_dump()
     settings = {
-        **{name: getattr(method, name) for name in named},
+        **{name: stated[name] for name in named},
         "clip": privacy.clip,
         "noise_multiplier": privacy.noise_multiplier,
         "sizes": [len(here.features), *study.model.hidden, 1],

@@ -7,7 +7,7 @@ the same code serves a terminal, a notebook and a test.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from suture.engine import federation, gather, plan, scoring
+from suture.engine import federation, gather, scoring
 from suture.engine.embedded import Embedded
-from suture.engine.federation import World
 from suture.engine.folder import RunFolder, before_key
+from suture.engine.plan import POOLED, World, first_rounds, participants, plan_of
 from suture.engine.round import (
     EVERYBODY,
     Engine,
     Party,
     Training,
-    first_rounds,
     global_and_sites,
-    participants,
     start,
     train,
 )
@@ -36,9 +34,9 @@ from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_column, by_group
 from suture.evaluation.metrics import measure, measure_lightly, roc_curve
 from suture.methods import registry
-from suture.methods.base import Method, Telling
+from suture.methods.base import State
+from suture.methods.declared import Declared
 from suture.models.dense import Dense
-from suture.privacy.accounting.planner import SitePlan
 from suture.result import Result
 from suture.study import Study
 from suture.training.local import Local
@@ -74,6 +72,7 @@ def run(
     command: str = "suture.run(study)",
     file: Path | None = None,
     engine: Engine | None = None,
+    methods: Iterable[Declared] = (),
 ) -> Result:
     """Run a study (an object, or the path of a study file), by default on the embedded engine.
 
@@ -81,14 +80,15 @@ def run(
     what paths in the study are relative to (default: the study file's folder, or the working
     folder). ``file`` is where the study came from, if it was changed after reading; a resumed run
     takes database passwords from there. ``engine`` is where the sites are: see
-    `suture.network`.
+    `suture.network`. ``methods`` are methods of your own that the study names (docs/methods.md).
     """
     if not isinstance(study, Study):
         file = Path(study).resolve()
         base = base or file.parent
         study = Study.from_toml(file)
     root = Path(base or ".").resolve()
-    _check(study)
+    registry.bring(methods)
+    study = _check(study)
     if out is None:
         return _conduct(
             study, root, None, engine or Embedded(threads), progress, command, resumed=False
@@ -122,17 +122,16 @@ def resume(
         )
 
 
-def _check(study: Study) -> None:
+def _check(study: Study) -> Study:
+    """Refuse what cannot run; the study with the settings of methods that were brought along."""
+    study = study.replace()
     for name in study.methods:
-        if name not in registry.METHODS:
-            registry.build(name, study.method, Dense((1, 1)), Local())
+        one = registry.declared(name)
+        if study.private and one.unproven:
+            raise PrivacyError(one.unproven)
         if not study.protection.plain:
-            gather.check(
-                registry.build(name, study.method, Dense((2, 2, 1)), Local()), study.protection
-            )
-    for name, why in registry.NOT_PRIVATE.items():
-        if study.private and name in study.methods:
-            raise PrivacyError(why)
+            built = registry.build(name, study.method, Dense((2, 2, 1)), Local())
+            gather.check(built, study.protection)
     if (
         study.evaluation.holdout == 0
         and not study.evaluation.folds
@@ -141,6 +140,7 @@ def _check(study: Study) -> None:
         raise StudyError(
             "evaluation.holdout is 0 and no site has a test table: there is nothing to measure on"
         )
+    return study
 
 
 def _conduct(
@@ -225,19 +225,18 @@ class _Job:
         self.study, self.world, self.seed = study, here, seed
         self.folder, self.engine, self.progress = folder, engine, progress
         self.part, self.parts = part, parts
-        self.method: Method = plan.method_of(study, here, name)
+        self.plan = plan_of(study, here, name)
+        self.method = self.plan.method
         asked = participants(list(here.sizes), 1, study.method.participation, study.seed)
         gather.check(self.method, study.protection, len(asked))
-        gather.check_engine(study.protection, engine)
-        self.plans: dict[str, SitePlan] = plan.plan(study, here, self.method)
         self.key = f"{name}-{seed}" if here.fold is None else f"{name}-{seed}-fold-{here.fold}"
-        self.account = plan.account(study, here, name)
+        self.account = self.plan.account
         self._saved = time.monotonic()
-        self._counts: np.ndarray[Any, Any] | None = None
+        self._seen: State = {}
         # Kept for good, so that a patient who is erased later can be trained without from before
         # their first round on.
         firsts = first_rounds(
-            list(self.plans or here.sizes),
+            list(self.plan.sites or here.sizes),
             study.method.rounds,
             study.method.participation,
             study.seed,
@@ -248,9 +247,7 @@ class _Job:
         """Train, or take up where the checkpoint left off, and measure. None: no budget was left
         for this seed."""
         begun = time.perf_counter()
-        trainers, readers = self.engine.members(
-            self.study, self.world, self.method, self.plans, self.account, self.seed
-        )
+        trainers, readers = self.engine.members(self.study, self.world, self.plan, self.seed)
         kept = self.folder.load(self.key) if self.folder else None
         if kept is not None:
             training, own, finished = kept
@@ -260,7 +257,7 @@ class _Job:
                 return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
-        self._counts = training.state.get("quorums")
+        self._seen = training.state
         spec = self.study.method
         training = train(
             self.method,
@@ -335,13 +332,8 @@ class _Job:
             "sites": sites if len(readers) <= SITES_IN_HISTORY else {},
         }
         entry.update(scoring.after_round(*scoring.together(scores), columns, threshold))
-        counts = training.state.get("quorums")
-        if (
-            counts is not None
-        ):  # which concepts the hospitals agreed on: made from releases, for the model card
-            before = self._counts if self._counts is not None else np.zeros_like(counts)
-            entry["quorum"] = np.flatnonzero(counts > before).tolist()
-            self._counts = counts.copy()
+        entry.update(self.method.noted(self._seen, training.state))
+        self._seen = training.state
         training.history.append(entry)
         if self.progress:
             step = Step(
@@ -385,8 +377,8 @@ class _Job:
             site: member.noise for site, member in trainers.items() if member.noise is not None
         }
         if self.method.pooled:
-            spent = dict.fromkeys(self.world.sizes, spent[plan.POOLED]) if spent else {}
-            noise = dict.fromkeys(self.world.sizes, noise[plan.POOLED]) if noise else {}
+            spent = dict.fromkeys(self.world.sizes, spent[POOLED]) if spent else {}
+            noise = dict.fromkeys(self.world.sizes, noise[POOLED]) if noise else {}
         return Outcome(
             seed=self.seed,
             overall=overall,
@@ -407,9 +399,7 @@ class _Job:
             seconds=seconds,
             label=self.method.label,
             protection=training.protection,
-            facts=dict(self.method.facts(training.state))
-            if isinstance(self.method, Telling)
-            else {},
+            facts=self.method.facts(training.state),
             fairness=by_column(
                 y, p, groups, threshold, patients=scoring.owners(readers), seed=self.seed
             )

@@ -3,18 +3,15 @@ show them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from suture.engine.plan import World
 from suture.report.describe import describe
 from suture.schema.table import Number
 from suture.site.cohort import SiteData
 from suture.study import Study
-
-if TYPE_CHECKING:
-    from suture.engine.federation import World
-
 
 MOST_DESCRIBED = 40
 """Histograms of the first so many numbers: hundreds of them would inform nobody."""

@@ -20,12 +20,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.engine import federation, plan
-from suture.engine.federation import World
+from suture.engine import federation
+from suture.engine.plan import POOLED, Plan, World
 from suture.engine.round import Returned
 from suture.errors import StudyError
-from suture.methods.base import Method
-from suture.privacy.accounting.planner import SitePlan
 from suture.site.hospital import Member, SiteMethod, refusal
 from suture.study import Study
 
@@ -101,26 +99,27 @@ class Embedded:
         self,
         study: Study,
         here: World,
-        method: Method,
-        plans: Mapping[str, SitePlan],
-        account: str,
+        plan: Plan,
         seed: int,
     ) -> tuple[dict[str, Member], dict[str, Member]]:
         """Who trains and who is measured; they differ only for pooled training and with folds of
         hospitals."""
         training = (
-            {plan.POOLED: federation.pool(here.hospitals)} if method.pooled else here.hospitals
+            {POOLED: federation.pool(here.hospitals)} if plan.method.pooled else here.hospitals
         )
         trainers = {}
         for site, hospital in training.items():
-            planned = plans.get(site)
+            planned = plan.sites.get(site)
             noise = planned.noise_multiplier if planned else None
-            trainers[site] = Member(hospital, account, noise, seed, study.digest, here.fold or 0)
+            trainers[site] = Member(
+                hospital, plan.account, noise, seed, study.digest, here.fold or 0
+            )
         readers = trainers
-        if method.pooled or here.tested:
+        if plan.method.pooled or here.tested:
             measured = here.tested or here.hospitals
             readers = {
-                site: Member(hospital, account, None, seed) for site, hospital in measured.items()
+                site: Member(hospital, plan.account, None, seed)
+                for site, hospital in measured.items()
             }
         return trainers, readers
 

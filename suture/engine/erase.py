@@ -24,12 +24,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from suture.engine import conduct, federation, plan
+from suture.engine import conduct, federation
 from suture.engine.folder import RunFolder, before_key
-from suture.engine.plan import POOLED
-from suture.engine.round import first_rounds, rounds_of
+from suture.engine.plan import (
+    POOLED,
+    WITHOUT_PRIVACY,
+    budget,
+    first_rounds,
+    plan_of,
+    reserved,
+    rounds_of,
+)
 from suture.errors import BudgetExhausted, DataError, RunError, StudyError
-from suture.methods.registry import METHODS
+from suture.methods.registry import declared, known
 from suture.privacy.accounting.events import add, compose, normal_form
 from suture.privacy.ledger.accounts import Account, Reserved
 from suture.privacy.ledger.ledger import Ledger
@@ -129,9 +136,7 @@ def _certificate(ledger: Ledger, patient: str, place: Place, study: Study | None
 def _spared(account: str, patient: str, place: Place, study: Study) -> bool:
     """Whether a training never used the patient: only the split of the study at hand can say so."""
     trainings = {
-        f"{study.name}/{method}{suffix}"
-        for method in METHODS
-        for suffix in ("", plan.WITHOUT_PRIVACY)
+        f"{study.name}/{method}{suffix}" for method in known() for suffix in ("", WITHOUT_PRIVACY)
     }
     if account not in trainings or place.test is not None:
         return False
@@ -207,7 +212,7 @@ def retrain(
     schedule = (study.method.rounds, study.method.participation, study.seed)
     firsts = first_rounds([site.name for site in study.sites], *schedule)
     # Pooled training, and folds of hospitals (each with a schedule of its own), start at the start.
-    scratch = "pooled" in study.methods or study.evaluation.folds
+    scratch = any(declared(name).moves_rows for name in study.methods) or study.evaluation.folds
     before = 0 if scratch else firsts.get(place.name, study.method.rounds + 1) - 1
     skipped = before if how == "checkpoint" else 0
     _refuse_if_too_dear(study, base, skipped)
@@ -259,14 +264,15 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
     """Every site must be able to pay for every round that is new, or nothing is begun."""
     here = federation.survey(study, base, study.seed)
     parts = [
-        (part, method, plan.plan(study, part, plan.method_of(study, part, method)))
+        (part, plan_of(study, part, method))
         for part, method in product(federation.split(study, here), study.methods)
     ]
     for place in here.places:
         with closing(places.open_ledger(place, None)) as ledger:
             books = ledger.books()
         books.lifetime = books.lifetime or place.lifetime
-        for part, method, plans in parts:
+        for part, plan in parts:
+            plans, name = plan.sites, plan.account
             planned = plans.get(POOLED) or plans.get(place.name)
             if planned is None or place.name not in part.sizes:
                 continue
@@ -275,12 +281,11 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
                 rounds_of(list(plans), until, study.method.participation, study.seed)[planned.site]
                 for until in (skipped, study.method.rounds)
             )
-            name = plan.account(study, part, method)
             form = normal_form(
                 compose([(planned.spent_after(taken, done), study.evaluation.seeds)])
             )
             new = name not in books.studies
-            promise, whole = plan.budget(study, planned), plan.reserved([planned])
+            promise, whole = budget(study, planned), reserved([planned])
             for why in (
                 books.too_much_to_open(name, promise, whole) if new else books.too_much(name, form)
             ):

@@ -12,26 +12,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suture import cohorts
-from suture.engine.plan import POOLED, account, budget, evaluation, method_of, plan, reserved
-from suture.engine.round import participants
+from suture.engine.plan import POOLED, World, budget, participants, plan_of, reserved
 from suture.errors import CharterError, PrivacyError, StudyError
 from suture.evaluation.significance import grouped_folds
-from suture.methods.registry import METHODS
+from suture.methods.registry import declared, known
 from suture.privacy.accounting.planner import SitePlan
 from suture.privacy.charter import Request
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.noise.source import derive
 from suture.privacy.unit import concatenate
-from suture.schema.table import Schema, feature_names
+from suture.schema.table import Schema
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load, refusal
 from suture.site.gate import Admission, admit, consented, note_counts, passage_of
 from suture.site.hospital import Hospital
@@ -48,91 +46,11 @@ from suture.site.places import (
     site_secret,
 )
 from suture.site.reading import check_readable
-
-if TYPE_CHECKING:
-    from suture.study import Study
+from suture.study import Study
 
 LEDGERS_ON_DISK = 200
 """With more generated sites than this their ledgers are kept in memory only: an open file each
 would be too many."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a site that is elsewhere says about itself when it joins: public figures and the terms
-    it takes part on."""
-
-    patients: int
-    region: str = ""
-    generated: bool = False
-    charter: str | None = None
-    """The charter it enforces, in words; None: no charter."""
-    exact_metrics: bool = False
-    described: Mapping[str, Any] = field(default_factory=dict)
-    """Exact counts and shares, where patients are generated or nothing is promised."""
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass
-class World:
-    """One federation: for real files the same for every seed, for a generated cohort fresh patients
-    for each."""
-
-    seed: int
-    outcome: str
-    schema: Schema
-    generated: bool
-    places: tuple[Place, ...]
-    sizes: dict[str, int]
-    classes: int | tuple[str, ...] = 2
-    ledgers: dict[str, Ledger] = field(default_factory=dict)
-    secrets: dict[str, bytes] = field(default_factory=dict)
-    hospitals: dict[str, Hospital] = field(default_factory=dict)
-    admissions: dict[str, Admission] = field(default_factory=dict)
-    """What the gate of each site with real patients decided."""
-    fold: int | None = None
-    tested: dict[str, Hospital] = field(default_factory=dict)
-    """With folds: hospitals that do not train here, all of whose patients are tested on."""
-    base: Path = Path()
-    """What paths in the study are relative to."""
-    names: tuple[str, ...] = ()
-    """All sites of the study in order, also those that are not looked at here."""
-    told: dict[str, Told] = field(default_factory=dict)
-    """Where the sites are elsewhere: what they say about themselves. There are no hospitals here
-    then."""
-    simulation: bool = False
-    """Whether the study says so: real rows in the hands of whoever runs it, and nothing of it for
-    release."""
-
-    @property
-    def simulated(self) -> bool:
-        """Whether nobody outside is promised anything, so that every run has a ledger, a secret and
-        a budget of its own."""
-        return self.generated or self.simulation
-
-    def warnings(self) -> list[str]:
-        """What reading the rows brought up, for the result."""
-        if self.told:
-            return [text for site in self.told.values() for text in site.warnings]
-        return [
-            text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings
-        ]
-
-    def terms(self) -> dict[str, str | None]:
-        """What each site's gate enforced, in words."""
-        if self.told:
-            return {site: told.charter for site, told in self.told.items()}
-        return {site: admission.terms for site, admission in self.admissions.items()}
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of the encoded columns, from the schema alone."""
-        return feature_names(self.schema)
-
-    @property
-    def class_count(self) -> int:
-        """How many outcomes are told apart."""
-        return self.classes if isinstance(self.classes, int) else len(self.classes)
 
 
 def survey(
@@ -410,16 +328,14 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
         world.secrets[place.name] = secret_of(place, world.seed)
         world.ledgers[place.name] = open_ledger(place, folder)
         open_lifetime(place, world.ledgers[place.name], private=study.private)
-    others = [f"{study.name}/{other}" for other in METHODS]
+    others = [f"{study.name}/{other}" for other in known()]
     planned: dict[tuple[str, str], list[SitePlan | None]] = {}
     for part, method in product(split(study, world), study.methods):
-        name = account(study, part, method)
         here = [place.name for place in part.places]
-        plans = (
-            plan(study, part, method_of(study, part, method), here[0] if len(here) == 1 else None)
-            if here
-            else {}
-        )
+        if not here:
+            continue
+        plan = plan_of(study, part, method)
+        name, plans, tested = plan.account, plan.sites, plan.evaluation
         for site in here:
             ledger = world.ledgers[site]
             if not study.private and not world.simulated and any(map(ledger.promised, others)):
@@ -429,7 +345,6 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
                     "that promise. Keep the [privacy] table, or start a study under another name"
                 )
             planned.setdefault((site, name), []).append(plans.get(POOLED) or plans.get(site))
-            tested = evaluation(study, part, method)
             if tested is not None:
                 ledger.open_study(tested.account, tested.budget, tested.plan)
     for (site, name), found in planned.items():
@@ -443,7 +358,10 @@ def promise(study: Study, world: World, folder: Path | None) -> None:
 def profiled(study: Study) -> bool:
     """Whether exact profiles of the columns belong to the run: sites show their layers, and nothing
     is promised."""
-    return study.method.share_layers and not study.private and "ifedavg" in study.methods
+    shown = (declared(name) for name in study.methods)
+    return not study.private and any(
+        one.shows_layers(study.method.own(one.settings)) for one in shown
+    )
 
 
 def read_rows(study: Study, world: World, *, strict: bool = True) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError, StudyError
-from suture.methods.base import Answer, Grouped, Method
+from suture.methods.base import Answer, Method
 from suture.privacy.canonical import digest
 from suture.protection import robust
 from suture.protection.collector import secure_total
@@ -79,7 +79,7 @@ def gather(
     nothing = not any(
         answer.payload for answer in answers
     )  # rounds in which sites keep what they learn
-    if nothing or is_reference(method) or (protection.plain and method.needs != "secure sum"):
+    if nothing or method.reference or (protection.plain and method.needs != "secure sum"):
         return Gathered(answers, rejected)
     if protection.sum == "masked":
         return replace(
@@ -264,12 +264,13 @@ def robustly(method: Method, protection: ProtectionSpec, answers: list[Answer]) 
 def check(method: Method, protection: ProtectionSpec, sites: int | None = None) -> None:
     """Refuse what a study's ``[protection]`` cannot do for a method; with the number of ``sites``
     in a round, more of it."""
-    if is_reference(method) or protection.plain:
+    if method.reference or protection.plain:
         return
     if protection.sum == "masked":
         if method.needs == "each":
             raise StudyError(
-                f'protection.sum = "masked" hides single answers, and {method.name} {_NEEDS}'
+                f'protection.sum = "masked" hides single answers, and {method.name} needs each of '
+                "them; `suture methods` lists those that need only a sum"
             )
         if sites is None:
             return
@@ -302,8 +303,7 @@ def check_sum(method: Method, protection: ProtectionSpec, group: Sequence[str]) 
     """Refuse a sum of one group of sites under masks if it could be opened with less noise than the
     promise counts on."""
     check(method, protection)
-    least = method.honest_of(group) if isinstance(method, Grouped) else method.honest_sites
-    check_opened(method, protection, len(group), least)
+    check_opened(method, protection, len(group), method.honest_of(group))
 
 
 def check_opened(method: Method, protection: ProtectionSpec, sites: int, honest: int) -> None:
@@ -332,26 +332,6 @@ def check_opened(method: Method, protection: ProtectionSpec, sites: int, honest:
             f"{(sites + colluders) / 2:g} "
             f"sites; protection.threshold keeps {opened}. Raise it, or lower protection.colluders"
         )
-
-
-def check_engine(protection: ProtectionSpec, engine: Any) -> None:
-    """Masks must be put on at the site: by this module where all sites are in this process, else by
-    the engine (``summed``)."""
-    if protection.sum == "masked" and engine.name != "embedded" and not hasattr(engine, "summed"):
-        raise StudyError(
-            f'protection.sum = "masked" is not carried by engine {engine.name!r}: its coordinator '
-            "would see the answers before "
-            "they are masked. Use --engine embedded, which shows cost and rounding, or sum = "
-            '"trusted"'
-        )
-
-
-_NEEDS = "needs each of them: take fedavg, fedprox, fedadam, fedyogi, fedadagrad, ditto, apfl, finetune, or veil in mode secure"
-
-
-def is_reference(method: Method) -> bool:
-    """Methods in which nothing is put together."""
-    return method.pooled or method.name == "alone"
 
 
 def _shares(method: Method, patients: Mapping[str, int]) -> dict[str, float]:

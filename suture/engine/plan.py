@@ -1,19 +1,24 @@
-"""What a study promises at each site, from public figures alone: the method, its network, its
-noise, its ledger account."""
+"""What a study promises at each site, from public figures alone: who takes part when, the method,
+its network, its noise, its ledger account. All of it is one `Plan` per method, made once.
+
+`World` is the federation that a plan is for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 from dp_accounting.dp_event import DpEvent
 
-from suture.engine.round import participants, rounds_of
-from suture.errors import PrivacyError, StudyError
-from suture.methods.base import Method, Phased
-from suture.methods.registry import NOT_PRIVATE, Public, build
+from suture.errors import PrivacyError
+from suture.methods.base import Method
+from suture.methods.declared import Public
+from suture.methods.registry import build, declared
 from suture.models.kinds import shaped
 from suture.models.network import Network
 from suture.privacy.accounting.events import (
@@ -27,46 +32,166 @@ from suture.privacy.accounting.events import (
     normal_form,
 )
 from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
-from suture.privacy.ledger.ledger import Budget
+from suture.privacy.ledger.ledger import Budget, Ledger
+from suture.schema.table import Schema, feature_names
+from suture.site.gate import Admission
+from suture.site.hospital import Hospital
+from suture.site.places import Place
+from suture.study import Study
 from suture.training.local import Local
-
-if TYPE_CHECKING:
-    from suture.engine.federation import World
-    from suture.study import Study
-
 
 POOLED = "all hospitals"
 WITHOUT_PRIVACY = " (without privacy)"
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a site that is elsewhere says about itself when it joins: public figures and the terms
+    it takes part on."""
+
+    patients: int
+    region: str = ""
+    generated: bool = False
+    charter: str | None = None
+    """The charter it enforces, in words; None: no charter."""
+    exact_metrics: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Exact counts and shares, where patients are generated or nothing is promised."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class World:
+    """One federation: for real files the same for every seed, for a generated cohort fresh patients
+    for each."""
+
+    seed: int
+    outcome: str
+    schema: Schema
+    generated: bool
+    places: tuple[Place, ...]
+    sizes: dict[str, int]
+    classes: int | tuple[str, ...] = 2
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    hospitals: dict[str, Hospital] = field(default_factory=dict)
+    admissions: dict[str, Admission] = field(default_factory=dict)
+    """What the gate of each site with real patients decided."""
+    fold: int | None = None
+    tested: dict[str, Hospital] = field(default_factory=dict)
+    """With folds: hospitals that do not train here, all of whose patients are tested on."""
+    base: Path = Path()
+    """What paths in the study are relative to."""
+    names: tuple[str, ...] = ()
+    """All sites of the study in order, also those that are not looked at here."""
+    told: dict[str, Told] = field(default_factory=dict)
+    """Where the sites are elsewhere: what they say about themselves. There are no hospitals here
+    then."""
+    plans: dict[tuple[int, str], Plan] = field(default_factory=dict)
+    """By fold and method, once made (`plan_of`)."""
+    simulation: bool = False
+    """Whether the study says so: real rows in the hands of whoever runs it, and nothing of it for
+    release."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nobody outside is promised anything, so that every run has a ledger, a secret and
+        a budget of its own."""
+        return self.generated or self.simulation
+
+    def warnings(self) -> list[str]:
+        """What reading the rows brought up, for the result."""
+        if self.told:
+            return [text for site in self.told.values() for text in site.warnings]
+        return [
+            text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings
+        ]
+
+    def terms(self) -> dict[str, str | None]:
+        """What each site's gate enforced, in words."""
+        if self.told:
+            return {site: told.charter for site, told in self.told.items()}
+        return {site: admission.terms for site, admission in self.admissions.items()}
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the encoded columns, from the schema alone."""
+        return feature_names(self.schema)
+
+    @property
+    def class_count(self) -> int:
+        """How many outcomes are told apart."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+
+def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
+    """The sites of one round: a public draw, at least one site, in the study's order.
+
+    >>> participants(["a", "b", "c", "d"], 1, 0.5, 42)
+    ['a', 'c']
+    >>> participants(["a", "b"], 1, 1.0, 42)
+    ['a', 'b']
+    """
+    if fraction >= 1:
+        return list(sites)
+    count = max(1, round(fraction * len(sites)))
+    rng = np.random.default_rng([seed, 7, round_])
+    chosen = set(rng.choice(len(sites), count, replace=False).tolist())
+    return [site for i, site in enumerate(sites) if i in chosen]
+
+
+def rounds_of(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
+    """How often each site takes part: known before training, so the noise can be planned for it."""
+    if fraction >= 1:
+        return dict.fromkeys(sites, rounds)
+    counts = dict.fromkeys(sites, 0)
+    for round_ in range(1, rounds + 1):
+        for site in participants(sites, round_, fraction, seed):
+            counts[site] += 1
+    return counts
+
+
+def first_rounds(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
+    """The first round of each site that takes part at all: before it, no patient of the site can be
+    in the model.
+
+    >>> first_rounds(["a", "b", "c", "d"], 9, 0.5, 42)
+    {'a': 1, 'c': 1, 'b': 2, 'd': 4}
+    """
+    found: dict[str, int] = {}
+    for round_ in range(1, rounds + 1):
+        for site in participants(sites, round_, fraction, seed):
+            found.setdefault(site, round_)
+        if len(found) == len(sites):
+            break
+    return found
+
+
 def method_of(study: Study, world: World, name: str) -> Method:
     """The method object: built from the study and from the federation's public sizes and schema."""
-    _suits(study, world, name)
-    network = network_of(study, world)
-    public = Public(world.schema, len(world.sizes), sum(world.sizes.values()), world.sizes)
-    return build(name, study.method, network, local_settings(study), public)
+    public = public_of(study, world)
+    return build(name, study.method, network_of(study, world), local_settings(study), public)
+
+
+def public_of(study: Study, world: World) -> Public:
+    """What everybody knows about the federation."""
+    return Public(
+        world.schema,
+        len(world.sizes),
+        sum(world.sizes.values()),
+        world.sizes,
+        classes=world.class_count,
+        epsilon=study.privacy.epsilon if study.privacy else None,
+        masked=study.protection.sum == "masked",
+        images=world.schema.image is not None,
+        scaling=study.model.scaling,
+    )
 
 
 def network_of(study: Study, world: World) -> Network:
     """The network: its shape follows from the study and from public declarations."""
     outputs, model = 1 if world.class_count == 2 else world.class_count, study.model
     return shaped(model.kind, model, len(world.features), outputs, world.base)
-
-
-def _suits(study: Study, world: World, name: str) -> None:
-    """Concepts are made from two outcomes and from values on the scale of their declared bounds."""
-    if name not in ("veil", "veil-printed"):
-        return
-    if world.class_count != 2:
-        raise StudyError(
-            f"method {name!r} tells two outcomes apart, found {world.class_count} classes; use "
-            "another method"
-        )
-    if study.model.scaling == "site":
-        raise StudyError(
-            f"method {name!r} reads values on the scale of their bounds; leave out model.scaling = "
-            '"site"'
-        )
 
 
 def local_settings(study: Study) -> Local:
@@ -86,21 +211,49 @@ def local_settings(study: Study) -> Local:
     )
 
 
-def plan(study: Study, world: World, built: Method, only: str | None = None) -> dict[str, SitePlan]:
-    """The promise at each site (or ``only`` one) for one method, from public figures alone.
+@dataclass(frozen=True)
+class Plan:
+    """One method's part in a study, from public figures alone. Made once for a federation (or a
+    fold of it) and carried through the run."""
+
+    method: Method
+    sites: Mapping[str, SitePlan]
+    """The promise at each site, or at the one site whose table is here; empty without privacy."""
+    account: str
+    evaluation: Evaluation | None
+
+
+def plan_of(study: Study, world: World, name: str) -> Plan:
+    """The plan of one of the study's methods in this federation."""
+    key = (world.fold or 0, name)
+    if key not in world.plans:
+        method = method_of(study, world, name)
+        alone = world.places[0].name if len(world.places) == 1 else None
+        sites = _promises(study, world, method, alone)
+        tested = evaluation(study, world, name)
+        world.plans[key] = Plan(method, sites, account(study, world, name), tested)
+    return world.plans[key]
+
+
+def _promises(
+    study: Study, world: World, built: Method, only: str | None = None
+) -> dict[str, SitePlan]:
+    """The promise at each site (or ``only`` one) for one method.
 
     On real patients every seed trains on the same people, so the budget covers all seeds together;
     in a simulation each run has a budget of its own.
     """
     if study.privacy is None:
         return {}
-    if built.name in NOT_PRIVATE:
-        raise PrivacyError(NOT_PRIVATE[built.name])
+    if declared(built.name).unproven:
+        raise PrivacyError(declared(built.name).unproven)
     privacy, method = study.privacy, study.method
     sizes = {POOLED: sum(world.sizes.values())} if built.pooled else world.sizes
     takes_part = rounds_of(list(sizes), method.rounds, method.participation, study.seed)
     spare = study.protection.spare_rounds
-    if isinstance(built, Phased):
+    if only is not None and only not in world.sizes:
+        return {}
+    if built.phased:
         made = _phased(study, world, built, sizes)
         return made if only is None else {only: made[only]}
     if only is not None and not built.pooled:
@@ -130,7 +283,7 @@ def _repeats(study: Study, world: World) -> int:
 
 
 def _phased(
-    study: Study, world: World, built: Phased, sizes: Mapping[str, int]
+    study: Study, world: World, built: Method, sizes: Mapping[str, int]
 ) -> dict[str, SitePlan]:
     """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as
     there are seeds."""

@@ -9,24 +9,20 @@ sites.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.engine.gather import Gathered, gather
+from suture.engine.plan import Plan, World, participants
 from suture.errors import BudgetExhausted, RunError, TooFewSites
-from suture.methods.base import Grouped, Method, State
+from suture.methods.base import Method, State
 from suture.protection.envelope import seal
 from suture.protection.terms import ProtectionSpec
-from suture.training.local import Local, at_round
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from suture.engine.federation import World
-    from suture.study import Study
+from suture.study import Study
 
 _PLAIN = ProtectionSpec()
 EVERYBODY = "everybody"
@@ -75,6 +71,10 @@ class Engine(Protocol):
         """What a run's folder must hold so that the run can be resumed on the same engine."""
 
     @property
+    def threads(self) -> int:
+        """How many threads may be used where answers are put together."""
+
+    @property
     def checkpoint_seconds(self) -> float:
         """The least time between two checkpoints; 0: one after every round."""
 
@@ -91,9 +91,7 @@ class Engine(Protocol):
         self,
         study: Study,
         here: World,
-        method: Method,
-        plans: Mapping[str, Any],
-        account: str,
+        plan: Plan,
         seed: int,
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Who trains and who is measured."""
@@ -157,62 +155,10 @@ class Training:
     """Sites that missed rounds they were asked in: how many, and why the last time."""
 
 
-def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
-    """The sites of one round: a public draw, at least one site, in the study's order.
-
-    >>> participants(["a", "b", "c", "d"], 1, 0.5, 42)
-    ['a', 'c']
-    >>> participants(["a", "b"], 1, 1.0, 42)
-    ['a', 'b']
-    """
-    if fraction >= 1:
-        return list(sites)
-    count = max(1, round(fraction * len(sites)))
-    rng = np.random.default_rng([seed, 7, round_])
-    chosen = set(rng.choice(len(sites), count, replace=False).tolist())
-    return [site for i, site in enumerate(sites) if i in chosen]
-
-
-def rounds_of(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
-    """How often each site takes part: known before training, so the noise can be planned for it."""
-    if fraction >= 1:
-        return dict.fromkeys(sites, rounds)
-    counts = dict.fromkeys(sites, 0)
-    for round_ in range(1, rounds + 1):
-        for site in participants(sites, round_, fraction, seed):
-            counts[site] += 1
-    return counts
-
-
-def first_rounds(sites: Sequence[str], rounds: int, fraction: float, seed: int) -> dict[str, int]:
-    """The first round of each site that takes part at all: before it, no patient of the site can be
-    in the model.
-
-    >>> first_rounds(["a", "b", "c", "d"], 9, 0.5, 42)
-    {'a': 1, 'c': 1, 'b': 2, 'd': 4}
-    """
-    found: dict[str, int] = {}
-    for round_ in range(1, rounds + 1):
-        for site in participants(sites, round_, fraction, seed):
-            found.setdefault(site, round_)
-        if len(found) == len(sites):
-            break
-    return found
-
-
 def start(method: Method, sites: Sequence[str], seed: int) -> Training:
     """Before the first round: public starting weights, the same for every method with the same
     seed."""
     return Training(method.init(sites, np.random.default_rng([seed, 1])))
-
-
-def scheduled(method: Method, round_: int, rounds: int) -> Method:
-    """The method with its local learning rate as it stands in this round; the schedule is
-    public."""
-    local = getattr(method, "local", None)
-    if not isinstance(local, Local) or at_round(local, round_, rounds) is local:
-        return method
-    return cast("Method", replace(cast("Any", method), local=at_round(local, round_, rounds)))
 
 
 def train(
@@ -239,7 +185,7 @@ def train(
         round_ = training.round + 1
         chosen = participants(sites, round_, fraction, seed)
         messages = {site: seal(method.broadcast(training.state, site)) for site in chosen}
-        now = scheduled(method, round_, rounds)
+        now = method.at_round(round_, rounds)
         # A sum in which a site's noise is missing protects nobody as promised: it takes every site.
         # Under masks a sum is opened only if enough sites are in it for the promise
         # (gathering.check).
@@ -261,12 +207,13 @@ def train(
             for site in chosen
             if site in back.sealed or protection.sum == "masked"
         }
-        groups = now.groups(training.state, tuple(sizes)) if isinstance(now, Grouped) else None
-        threads = getattr(engine, "threads", 1)
+        groups = now.sums(round_, tuple(sizes))
         found = (
             hidden[1]
             if hidden
-            else gather(now, protection, sizes, back.sealed, round_, messages, threads, groups)
+            else gather(
+                now, protection, sizes, back.sealed, round_, messages, engine.threads, groups
+            )
         )
         _note(training, found, round_, protection, len(back.sealed), least)
         training.state = now.server_step(training.state, found.answers)

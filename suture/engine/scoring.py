@@ -8,20 +8,18 @@ covered by the promise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from suture.engine.plan import World
+from suture.engine.round import Engine
 from suture.evaluation.groups import fairness, gaps, gaps_and_rates, group_thresholds
 from suture.evaluation.metrics import measure_lightly
-from suture.methods.base import Method, Mixed
+from suture.methods.base import Method
 from suture.site.hospital import Member
-
-if TYPE_CHECKING:
-    from suture.engine.federation import World
-    from suture.engine.round import Engine
-    from suture.study import Study
+from suture.study import Study
 
 Scores = Mapping[str, tuple[NDArray[np.int32], NDArray[np.float32]]]
 Columns = dict[str, NDArray[np.str_]]
@@ -132,8 +130,6 @@ def parts(
 ) -> dict[str, dict[str, Any]]:
     """Where a method mixes models: each of them by itself, over all test patients (in one process
     only)."""
-    if not isinstance(method, Mixed):
-        return {}
     found: dict[str, list[NDArray[np.float32]]] = {}
     labels = []
     for site, member in readers.items():

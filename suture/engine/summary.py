@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 
 from suture.engine.describe import described_cohort, describes
-from suture.engine.federation import World, profiled, split
-from suture.engine.plan import POOLED, method_of, network_of, plan
-from suture.engine.round import participants, rounds_of
+from suture.engine.federation import profiled, split
+from suture.engine.plan import POOLED, World, network_of, participants, plan_of, rounds_of
 from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
-from suture.methods.base import Phased
-from suture.methods.cited import references
+from suture.methods.registry import declared, references
 from suture.privacy.accounting import accountant
 from suture.privacy.accounting.events import compose
 from suture.privacy.software import VERSION
@@ -112,7 +110,7 @@ def summarise(
         },
         "study": study.without_passwords().to_dict(),
         "warnings": list(warnings),
-        "references": references(study),
+        "references": references(study.methods, study.private),
     }
     if profiled(study):
         data["profiles"] = {
@@ -322,7 +320,7 @@ def _epsilon_by_round(
     if study.privacy is None or not runs[0].rounds:
         return {}
     part = next(iter(split(study, world)))
-    plans = plan(study, part, method_of(study, part, name))
+    plans = plan_of(study, part, name).sites
     leader = max(plans, key=lambda site: plans[site].epsilon)
     last = runs[0].rounds
     chosen = sorted({round(r) for r in np.linspace(1, last, min(last, CURVE_POINTS))})
@@ -345,13 +343,13 @@ def _together(
     events: dict[str, list[tuple[Any, int]]] = {site: [] for site in world.sizes}
     # A run of one fold is known by the hospitals that trained in it.
     for (name, runs), part in product(outcomes.items(), split(study, world)):
-        plans = plan(study, part, method_of(study, part, name))
+        plans = plan_of(study, part, name).sites
         for run in runs:
             if run.epsilon.keys() != part.sizes.keys():
                 continue
             taken = rounds_of(list(plans), run.rounds, study.method.participation, study.seed)
             for site in part.sizes:
-                key = POOLED if name == "pooled" else site
+                key = POOLED if declared(name).moves_rows else site
                 if taken[key]:
                     events[site].append((plans[key].spent_after(taken[key]), 1))
     delta, kind = study.privacy.delta, study.privacy.accountant
@@ -367,7 +365,7 @@ def _privacy(
 ) -> Statement:
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
-    method = method_of(study, world, name)
+    one, method = declared(name), plan_of(study, world, name).method
     trained = dict.fromkeys(site for run in runs for site in run.epsilon)
     epsilon = {
         site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained
@@ -382,7 +380,7 @@ def _privacy(
         epsilon=epsilon,
         noise_multiplier=noise,
         patients=world.sizes
-        if name != "pooled"
+        if not one.moves_rows
         else dict.fromkeys(world.sizes, sum(world.sizes.values())),
         rounds=runs[0].rounds,
         local_epochs=study.method.local_epochs,
@@ -393,8 +391,8 @@ def _privacy(
         described=describes(study, world),
         together=together,
         charters=None if world.simulated else world.terms(),
-        mechanism=method.mechanism() if isinstance(method, Phased) else None,
-        shown_layers=study.method.share_layers and name == "ifedavg",
+        mechanism=method.mechanism(),
+        shown_layers=one.shows_layers(study.method.own(one.settings)),
     )
     return {**statement(facts), "patients": world.sizes}
 

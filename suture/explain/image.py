@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from suture.engine import federation, plan
+from suture.engine import federation
+from suture.engine.plan import World, method_of
 from suture.errors import DataError, RunError, StudyError
 from suture.evaluation.calibration import platt_fit
 from suture.evaluation.significance import interval as t_interval
@@ -31,7 +32,7 @@ from suture.explain.run import (
     sigmoid,
 )
 from suture.explain.shapley import SAMPLES, Predict, explain_image, log_odds
-from suture.methods.base import Method, Mixed, State
+from suture.methods.base import Method, State
 from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
 from suture.privacy.files import write_whole
@@ -52,7 +53,7 @@ class ImageRun:
     """A finished run on images: its federation without rows, and the models of its seeds."""
 
     run: FinishedRun
-    world: federation.World
+    world: World
     method: Method
     models: list[tuple[State, dict[str, State]]]
     """For each seed: the server's state, and each site's own."""
@@ -84,7 +85,7 @@ class ImageRun:
                 f"{run.folder} keeps no checkpoint of {name}, so its models cannot be asked; run "
                 "the study again"
             )
-        return cls(run, world, plan.method_of(study, world, name), models, images[0].size)
+        return cls(run, world, method_of(study, world, name), models, images[0].size)
 
     def predict(self, site: str, seed: int = 0, piece: str | None = None) -> Predict:
         """The model as a site computes it, ensembles included; "" is a site that did not take part.
@@ -102,7 +103,8 @@ class ImageRun:
             return lambda rows: method.predict(
                 state, own, np.ascontiguousarray(rows, np.float32), site
             )
-        if not isinstance(method, Mixed):
+        none = np.zeros((0, self.size**2), np.float32)
+        if piece not in method.parts(state, own, none, site):
             raise StudyError(f"{method.label} is not an ensemble, so it has no part {piece!r}")
         return lambda rows: method.parts(state, own, rows, site)[piece]
 

@@ -17,21 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
 
 from suture.explain.run import LOWERS, RAISES, Answer, ConceptModel, FinishedRun, Floats, cautions
-from suture.methods.registry import Public, build
-from suture.methods.veil.method import Veil
 from suture.models.concepts import Concept
-from suture.models.dense import Dense
 from suture.privacy.software import VERSION
 from suture.report.shell import fill, put
 from suture.report.theme import INK, Figure, finish, save, table
 from suture.report.words import METRICS, NONE, finite, part
 from suture.schema.record import Record, Statement
-from suture.training.local import Local
 
 SHOWN = ("auc", "auprc", "recall_at_90_specificity", "ece", "brier")
 NAMES = alt.Axis(labelLimit=380, ticks=False, domain=False, labelPadding=8)
@@ -149,17 +146,13 @@ def read_card(run: FinishedRun, model: ConceptModel, trainings: Sequence[OneTrai
         lines=tuple(mine),
         others=tuple(sorted(others, key=lambda line: (-line.chosen, line.name))),
         trainings=len(every),
-        votes=_vote_rounds(run, model),
+        votes=int(_facts(run).get("vote_rounds", 0)),
     )
 
 
-def _vote_rounds(run: FinishedRun, model: ConceptModel) -> int:
-    """In how many rounds of a training hospitals vote for concepts."""
-    sizes = _sizes(run.record)
-    public = Public(model.schema, len(sizes), sum(sizes))
-    network = Dense((model.concepts.inputs, 1))
-    method = build(run.method, run.study.method, network, Local(), public)
-    return method.schedule.count("vote") if isinstance(method, Veil) else 0
+def _facts(run: FinishedRun) -> Mapping[str, Any]:
+    """What the method says about its model."""
+    return run.record["methods"][run.method].get("facts") or {}
 
 
 def _sizes(record: Record) -> list[int]:
@@ -200,7 +193,7 @@ def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
         "bias": f"{bias:+.2f}",
         "risk": f"{100 / (1 + math.exp(-bias)):.1f} %",
         "promise": promise(record["privacy"]),
-        "assumption": run.study.method.mode == "secure" and record["privacy"]["protected"],
+        "assumption": _facts(run).get("secure_sum", False) and record["privacy"]["protected"],
         "generated": record["cohort"].get("source") == "generated",
         "hospitals": len(sizes),
         "patients": f"{sum(sizes):,}",

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.engine.federation import World
 from suture.engine.folder import RunFolder
+from suture.engine.plan import World
 from suture.errors import RunError, StudyError
+from suture.methods.registry import declared, readable
 from suture.models.concepts import Concepts, dictionary
 from suture.privacy.unit import Patients
 from suture.result import Result
@@ -33,7 +34,6 @@ Answer = dict[str, Any]
 """Plain values that a command prints, or hands over as JSON."""
 RAISES, LOWERS, TOTAL = "#D55E00", "#0072B2", "#5f6368"
 """Colours of what raises and lowers a risk (Okabe and Ito), and of sums."""
-CONCEPT_METHOD = "veil"
 """The method whose model is a weighted sum of concepts."""
 
 
@@ -98,10 +98,10 @@ class FinishedRun:
 
     def concept_model(self, page: str) -> ConceptModel:
         """The run's model; refused where it is not made of concepts, which ``page`` needs."""
-        if self.method != CONCEPT_METHOD:
+        if declared(self.method).model != "concepts":
             raise StudyError(
                 f"{page} needs a model made of readable concepts (method.name = "
-                f'"{CONCEPT_METHOD}"); this run\'s method is {self.method!r}'
+                f'"{readable("concepts")}"); this run\'s method is {self.method!r}'
             )
         schema = Schema.parse(self.record["model"]["schema"])
         model = self.result.model

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from suture.engine import federation
-from suture.engine.federation import World
+from suture.engine.plan import World
 from suture.errors import PrivacyError, StudyError
 from suture.interop.evidence import FEWEST
 from suture.interop.findings import Finding, Words, label_of, recorded_by_outcome

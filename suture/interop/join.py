@@ -22,12 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from suture.engine import federation, plan
+from suture.engine import federation
+from suture.engine.plan import WITHOUT_PRIVACY, World, budget, method_of, reserved
 from suture.errors import PrivacyError, RunError, StudyError
 from suture.evaluation.metrics import Metrics, measure
-from suture.interop.report import LAYERED_METHOD, Report
+from suture.interop.report import Report
 from suture.methods.base import Weights
 from suture.methods.ifedavg import IFedAvg, Joining
+from suture.methods.registry import declared, readable
 from suture.privacy.accounting.budget import Budget
 from suture.privacy.accounting.planner import SitePlan, plan_site
 from suture.privacy.files import write_whole
@@ -57,9 +59,9 @@ def join(
     if rounds < 1:
         raise StudyError(f"--rounds must be at least 1, found {rounds}")
     result = Result.load(Path(run))
-    if result.data["method"] != LAYERED_METHOD or "shared" not in result.model:
+    if declared(result.data["method"]).model != "layers" or "shared" not in result.model:
         raise RunError(
-            f"a hospital can join a run of {LAYERED_METHOD}; this run's method is "
+            f"a hospital can join a run of {readable('layers')}; this run's method is "
             f"{result.data['method']!r}"
         )
     path = Path(study).resolve()
@@ -72,9 +74,9 @@ def join(
             f"--site: the study has no site {site!r}; expected one of {', '.join(here.sizes)}"
         )
     here = replace(here, places=(place,), sizes={site: here.sizes[site]})
-    method = plan.method_of(asked, here, asked.method.name)
+    method = method_of(asked, here, asked.method.name)
     if not isinstance(method, IFedAvg):
-        raise StudyError(f"expected the method {LAYERED_METHOD}, found {method.name!r}")
+        raise StudyError(f"expected the method {readable('layers')}, found {method.name!r}")
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
     ledger = places.open_ledger(place, None)
     try:
@@ -117,15 +119,17 @@ def _only(study: Study, site: str) -> Study:
     return study.model_copy(update={"sites": tuple(mine)})
 
 
-def _matches(result: Result, study: Study, here: federation.World) -> None:
+def _matches(result: Result, study: Study, here: World) -> None:
     """Refuse a study whose columns, network or layers are not those of the run, naming each
     difference."""
     ran, model = result.data["study"]["method"], result.data["model"]
     features = here.schema.model_dump(mode="json", exclude_none=True)["features"]
-    if study.method.name != LAYERED_METHOD:
+    name = result.data["method"]
+    if study.method.name != name:
         raise StudyError(
-            f'method.name must be "{LAYERED_METHOD}" to join this run, found {study.method.name!r}'
+            f'method.name must be "{name}" to join this run, found {study.method.name!r}'
         )
+    own = study.method.own(declared(name).settings).model_dump()
     classes = list(here.classes) if isinstance(here.classes, tuple) else here.classes
     pairs = {
         "outcome": (result.data["study"]["outcome"], study.outcome),
@@ -135,8 +139,8 @@ def _matches(result: Result, study: Study, here: federation.World) -> None:
         "model.hidden": (model["sizes"][1:-1], list(study.model.hidden)),
         "model.activation": (model["activation"], study.model.activation),
         "model.scaling": (model.get("scaling", "bounds"), study.model.scaling),
-        "method.input_layer": (ran["input_layer"], study.method.input_layer),
-        "method.output_layer": (ran["output_layer"], study.method.output_layer),
+        "method.input_layer": (ran["input_layer"], own["input_layer"]),
+        "method.output_layer": (ran["output_layer"], own["output_layer"]),
     }
     other = [name for name, (theirs, mine) in pairs.items() if theirs != mine]
     if other:
@@ -147,12 +151,10 @@ def _matches(result: Result, study: Study, here: federation.World) -> None:
 
 
 def _account(study: Study) -> str:
-    return f"{study.name}/join" + ("" if study.private else plan.WITHOUT_PRIVACY)
+    return f"{study.name}/join" + ("" if study.private else WITHOUT_PRIVACY)
 
 
-def _promise(
-    study: Study, here: federation.World, site: str, rounds: int, ledger: Ledger
-) -> SitePlan | None:
+def _promise(study: Study, here: World, site: str, rounds: int, ledger: Ledger) -> SitePlan | None:
     """Plan the noise and write the budget into the ledger, before any clinical value is read."""
     if study.privacy is None:
         if ledger.promised(f"{study.name}/join"):
@@ -169,7 +171,7 @@ def _promise(
         epsilon=privacy.epsilon, noise_multiplier=privacy.noise_multiplier, delta=privacy.delta,
         accountant=privacy.accountant,
     )  # fmt: skip
-    ledger.open_study(_account(study), plan.budget(study, planned), plan.reserved([planned]))
+    ledger.open_study(_account(study), budget(study, planned), reserved([planned]))
     return planned
 
 

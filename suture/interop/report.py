@@ -30,6 +30,7 @@ from suture.interop.evidence import (
     tests_made,
 )
 from suture.interop.findings import Finding, findings, turned_round
+from suture.methods.registry import declared, readable
 from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
 from suture.report.heatmap import SCRIPT, heat, static
@@ -40,7 +41,6 @@ from suture.report.words import tidy
 from suture.schema.table import Schema
 from suture.site.profile import Profile
 
-LAYERED_METHOD = "ifedavg"
 """The method whose sites learn affine layers around the shared network."""
 Report = dict[str, Any]
 """The content of ``interop.json``."""
@@ -116,9 +116,9 @@ def of_run(
     result: Mapping[str, Any], model: Mapping[str, NDArray[Any]], *, pseudonyms: bool = False
 ) -> Report:
     """The report of a run whose leading method has layers that its sites show."""
-    if result["method"] != LAYERED_METHOD or "layers" not in model:
+    if declared(result["method"]).model != "layers" or "layers" not in model:
         raise RunError(
-            f'this run shows no layers: it needs method.name = "{LAYERED_METHOD}" with '
+            f'this run shows no layers: it needs method.name = "{readable("layers")}" with '
             "method.share_layers = true under [method]; run the study again with them"
         )
     schema = Schema.parse(result["model"]["schema"])

@@ -18,68 +18,33 @@ event as FedAvg's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    local_event,
-    mean_delta,
-    private_local,
-    start_weights,
-    update_of,
-    weights_field,
-)
-from suture.models.dense import Dense
+from suture.methods.base import Arrays, State, Trained, Weighting, private_local, update_of
+from suture.methods.declared import Citation, Declared, Range, Setup
+from suture.methods.fedavg import Weighted
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
-from suture.schema.message import Field
-from suture.training.local import Local
 from suture.training.mechanism import DpSgd
 
 
 @dataclass(frozen=True)
-class Apfl(Base):
+class Apfl(Trained):
     """A mixture of a global and a personal model at every site."""
 
     network: Dense
-    local: Local
     alpha: float = 0.5
     adaptive: bool = False
-    weighting: Literal["size", "uniform"] = "uniform"
+    weighting: Weighting = "uniform"
     name: str = "apfl"
-    needs: Literal["sum", "each"] = "sum"
-    pooled: bool = False
 
     @property
     def label(self) -> str:
-        """As written in a table."""
         return "APFL (adaptive)" if self.adaptive else f"APFL (alpha {self.alpha:g})"
-
-    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
-        """One global model; the personal ones start there too."""
-        return start_weights(self.network, rng)
-
-    def broadcast(self, state: State, site: str) -> Arrays:
-        """The global model."""
-        return {"params": state["params"]}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD on the pair."""
-        return local_event(self.local, size, noise)
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Both models take a step on every batch; the global one's change leaves."""
@@ -96,12 +61,6 @@ class Apfl(Base):
         kept = {"params": found["own"].value, "alpha": found["alpha"].value}
         return {"delta": update_of(session, begin, found["params"], self.local)}, kept
 
-    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
-        """FedAvg on the global model."""
-        return {
-            "params": (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
-        }
-
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
@@ -111,3 +70,33 @@ class Apfl(Base):
         alpha = np.float32(own["alpha"])
         mixed = np.asarray(alpha * own["params"] + (1 - alpha) * state["params"], np.float32)
         return self.network.predict(mixed, x)
+
+
+class Mixing(Weighted):
+    """APFL's own."""
+
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    alpha_adaptive: bool = False
+
+
+def build(setup: Setup) -> Apfl:
+    """From a study."""
+    own = Mixing.model_validate(setup.settings)
+    network = dense_only(setup.network, "method 'apfl'")
+    return Apfl(network, setup.local, own.alpha, own.alpha_adaptive, own.weighting or "uniform")
+
+
+DECLARED = Declared(
+    "apfl",
+    build,
+    Mixing,
+    cites=(
+        Citation(
+            "Adaptive Personalized Federated Learning",
+            "Deng, Kamani, Mahdavi",
+            2020,
+            "arXiv:2003.13461",
+        ),
+    ),
+    space=lambda settings: (Range("method.alpha", 0.1, 0.9, log=False),),
+)

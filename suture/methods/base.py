@@ -5,13 +5,18 @@ State, messages and answers are named arrays, so that a checkpoint, an envelope 
 them as they are. A method never sees a ledger, a file, a socket or a row: the site charges
 `round_event`, and then gives `site_step` a `Session`, to which the method hands mechanisms and
 functions that say what each patient adds (`suture/privacy/door.py`).
+
+`Method` states everything that a run asks of a method, with the defaults that hold for most of
+them. A method around another one is a `Wrapper`, which passes all of it on
+(tests/contracts/test_methods.py: no question can be forgotten).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Self
 
 import dp_accounting
 import numpy as np
@@ -27,6 +32,8 @@ from suture.training.mechanism import DpSgd
 Arrays = Mapping[str, NDArray[Any]]
 State = dict[str, NDArray[Any]]
 Weights = NDArray[np.float32]
+Needs = Literal["sum", "each", "secure sum"]
+Weighting = Literal["size", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -40,122 +47,270 @@ class Answer:
     sites: int = 1
 
 
-class Base:
-    """What holds for most methods; those for which it does not say so themselves."""
+class Method(ABC):
+    """The interface of every method (conformance suite: tests/contracts/test_methods.py)."""
+
+    # --- what it is called, and what a run must arrange for it ---
 
     @property
-    def honest_sites(self) -> int:
-        """Every answer carries all of its noise: no other site's is counted on."""
-        return 0
-
-
-class Method(Protocol):
-    """The interface every method implements (conformance suite:
-    tests/contracts/test_methods.py)."""
-
-    @property
+    @abstractmethod
     def name(self) -> str:
         """As written in a study file."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """As written in a table or figure."""
 
     @property
-    def needs(self) -> Literal["sum", "each", "secure sum"]:
+    def needs(self) -> Needs:
         """Whether the server needs each answer, or only their weighted sum (then a secure sum
-        serves).
+        serves). "secure sum" says more: the promise holds only when the server sees nothing but the
+        sum, so it is given no more."""
+        return "sum"
 
-        "secure sum" says more: the promise holds only when the server sees nothing but the sum, so
-        it is given no more.
-        """
+    @property
+    def weighting(self) -> Weighting:
+        """What a site counts for in a mean: its declared size, or the same as every other."""
+        return "size"
+
+    @property
+    def reference(self) -> bool:
+        """True for a reference in which nothing is put together, so that nothing is masked or made
+        robust."""
+        return False
+
+    @property
+    def pooled(self) -> bool:
+        """True only for the reference that moves all rows to one place."""
+        return False
+
+    def sums(self, round_: int, sites: Sequence[str]) -> Sequence[tuple[str, ...]] | None:
+        """The sites of each secure sum of a round, where they are asked for different ones: a site
+        in none of them sends nothing. None: one sum of all."""
+        return None
+
+    # --- the promise: known from public facts, before rows are touched ---
+
+    @abstractmethod
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        """What the message of a round to a site holds: the type, shape and range of every array.
+        Nothing else is read."""
+
+    @abstractmethod
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        """What a site's step in round 1, 2, ... costs."""
+
+    @property
+    def phased(self) -> bool:
+        """Whether rounds differ in what they cost. Otherwise each is one local training."""
+        return False
+
+    @property
+    def by_size(self) -> bool:
+        """Whether a round's cost depends on how many patients a site has."""
+        return True
 
     @property
     def honest_sites(self) -> int:
         """Of how many sites in a sum the promise counts the noise; 0 where every answer carries all
         of its own."""
+        return 0
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        """The same for one of several sums: with fewer it must not be opened."""
+        return self.honest_sites
+
+    def mechanism(self) -> str | None:
+        """In words for a privacy officer: what leaves, how it is protected, on which assumptions.
+        None: updates by DP-SGD, which the statement describes itself."""
+        return None
 
     @property
-    def weighting(self) -> Literal["size", "uniform"]:
-        """What a site counts for in a mean: its declared size, or the same as every other."""
+    def penalty(self) -> float:
+        """Lambda of a penalty on gaps between groups; 0 where the method knows no groups."""
+        return 0.0
 
-    @property
-    def pooled(self) -> bool:
-        """True only for the reference that moves all rows to one place."""
+    # --- a round ---
 
+    def at_round(self, round_: int, rounds: int) -> Method:
+        """The method as it stands in a round: a learning rate may decay, by a public schedule."""
+        return self
+
+    @abstractmethod
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """The server's state before the first round."""
 
+    @abstractmethod
     def broadcast(self, state: State, site: str) -> Arrays:
         """What a site is sent."""
 
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """What the message of a round to a site holds: the type, shape and range of every array.
-        Nothing else is read."""
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """What a site's step in round 1, 2, ... costs: known from public facts, before rows are
-        touched."""
-
+    @abstractmethod
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Train at the site: what leaves, which only the door can make, and the site's new own
         state (which stays)."""
 
+    @abstractmethod
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """The server's new state."""
 
+    # --- the model ---
+
+    @abstractmethod
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
         """Risk for encoded rows, as this site would compute it: each row's is a function of that
         row alone, to the last bit."""
 
-
-@runtime_checkable
-class Telling(Protocol):
-    """A method with more to say about its model than metrics, such as FedCluster's groups."""
+    def parts(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> dict[str, NDArray[np.float32]]:
+        """Where several models predict together: the risk by each of them, by name."""
+        return {}
 
     def facts(self, state: State) -> dict[str, object]:
-        """Plain values for the result."""
+        """What else the method has to say about its model, as plain values for the result."""
+        return {}
+
+    def noted(self, before: State, after: State) -> dict[str, object]:
+        """What a round adds to the history beside metrics: made from releases alone."""
+        return {}
 
 
-@runtime_checkable
-class Mixed(Protocol):
-    """A method that predicts with several models together, each of which can be measured by
-    itself."""
+@dataclass(frozen=True)
+class Wrapper(Method):
+    """A method around another: whatever it does not answer itself, the inner method answers."""
+
+    inner: Method
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def label(self) -> str:
+        return self.inner.label
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    @property
+    def weighting(self) -> Weighting:
+        return self.inner.weighting
+
+    @property
+    def reference(self) -> bool:
+        return self.inner.reference
+
+    @property
+    def pooled(self) -> bool:
+        return self.inner.pooled
+
+    def sums(self, round_: int, sites: Sequence[str]) -> Sequence[tuple[str, ...]] | None:
+        return self.inner.sums(round_, sites)
+
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        return self.inner.expects(round_, site)
+
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        return self.inner.round_event(round_, site, size, noise)
+
+    @property
+    def phased(self) -> bool:
+        return self.inner.phased
+
+    @property
+    def by_size(self) -> bool:
+        return self.inner.by_size
+
+    @property
+    def honest_sites(self) -> int:
+        return self.inner.honest_sites
+
+    def honest_of(self, group: Sequence[str]) -> int:
+        return self.inner.honest_of(group)
+
+    def mechanism(self) -> str | None:
+        return self.inner.mechanism()
+
+    @property
+    def penalty(self) -> float:
+        return self.inner.penalty
+
+    def at_round(self, round_: int, rounds: int) -> Self:
+        return replace(self, inner=self.inner.at_round(round_, rounds))
+
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        return self.inner.init(sites, rng)
+
+    def broadcast(self, state: State, site: str) -> Arrays:
+        return self.inner.broadcast(state, site)
+
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
+        return self.inner.site_step(session, own, message)
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        return self.inner.server_step(state, answers)
+
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        return self.inner.predict(state, own, x, site)
 
     def parts(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> dict[str, NDArray[np.float32]]:
-        """Every part's risk, by name."""
+        return self.inner.parts(state, own, x, site)
+
+    def facts(self, state: State) -> dict[str, object]:
+        return self.inner.facts(state)
+
+    def noted(self, before: State, after: State) -> dict[str, object]:
+        return self.inner.noted(before, after)
 
 
-@runtime_checkable
-class Grouped(Protocol):
-    """A method that needs secure sums and asks different groups of sites for different ones."""
+@dataclass(frozen=True)
+class Trained(Method):
+    """What methods share whose sites train a network by DP-SGD from a global one and send the
+    change: FedAvg's skeleton. A paper's file says what it does otherwise."""
 
-    def groups(self, state: State, sites: Sequence[str]) -> Sequence[tuple[str, ...]]:
-        """The sites of each sum of the coming round; a site in none of them has sent nothing."""
+    network: Network
+    local: Local
 
-    def honest_of(self, group: Sequence[str]) -> int:
-        """Of how many sites of such a sum the promise counts the noise: with fewer it must not be
-        opened."""
+    def at_round(self, round_: int, rounds: int) -> Self:
+        local = training.at_round(self.local, round_, rounds)
+        return self if local is self.local else replace(self, local=local)
 
+    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
+        return start_weights(self.network, rng)
 
-@runtime_checkable
-class Phased(Method, Protocol):
-    """A method whose rounds differ in what they release, and which says in words how it protects
-    it."""
+    def broadcast(self, state: State, site: str) -> Arrays:
+        return {"params": state["params"]}
 
-    @property
-    def by_size(self) -> bool:
-        """Whether a round's cost depends on how many patients a site has."""
+    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
+        return {"params": weights_field(self.network)}
 
-    def mechanism(self) -> str:
-        """In words for a privacy officer: what leaves, how it is protected, on which
-        assumptions."""
+    def round_event(
+        self, round_: int, site: str, size: int, noise: float | None
+    ) -> dp_accounting.DpEvent:
+        return local_event(self.local, size, noise)
+
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
+        return {"delta": local_delta(session, self.network, self.local, message["params"])}, own
+
+    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
+        return averaged(state, answers, self.weighting)
+
+    def predict(
+        self, state: State, own: State, x: NDArray[np.float32], site: str
+    ) -> NDArray[np.float32]:
+        return self.network.predict(state["params"], x)
 
 
 def private_local(local: Local, noise: float | None) -> Local:
@@ -210,9 +365,7 @@ def weights_field(network: Network) -> Field:
     return Field("<f4", (network.n_params,))
 
 
-def mean_delta(
-    answers: Sequence[Answer], weighting: Literal["size", "uniform"]
-) -> NDArray[np.float64]:
+def mean_delta(answers: Sequence[Answer], weighting: Weighting) -> NDArray[np.float64]:
     """Average pseudo-gradient, weighted by training patients or uniformly, summed in float64 in the
     order given."""
     total, weight = np.zeros(answers[0].payload["delta"].shape), 0.0
@@ -221,6 +374,11 @@ def mean_delta(
         total += share * answer.payload["delta"].astype(np.float64)
         weight += share
     return total / weight
+
+
+def averaged(state: State, answers: Sequence[Answer], weighting: Weighting) -> State:
+    """FedAvg on ``params``: w <- w - mean(w - w_k), which is the mean of the w_k."""
+    return {"params": (state["params"] - mean_delta(answers, weighting)).astype(np.float32)}
 
 
 def with_momentum(state: State, step: NDArray[np.float64], momentum: float) -> State:

@@ -16,63 +16,28 @@ as FedAvg's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    local_event,
-    mean_delta,
-    private_local,
-    start_weights,
-    update_of,
-    weights_field,
-)
-from suture.models.dense import Dense
+from suture.methods.base import Arrays, State, Trained, Weighting, private_local, update_of
+from suture.methods.declared import Citation, Declared, Range, Setup
+from suture.methods.fedprox import Proximal
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
-from suture.schema.message import Field
-from suture.training.local import Local
 from suture.training.mechanism import DpSgd
 
 
 @dataclass(frozen=True)
-class Ditto(Base):
+class Ditto(Trained):
     """FedAvg with a personal model beside it, tied to it by a spring."""
 
     network: Dense
-    local: Local
     pull: float = 0.1
-    weighting: Literal["size", "uniform"] = "uniform"
+    weighting: Weighting = "uniform"
     name: str = "ditto"
     label: str = "Ditto"
-    needs: Literal["sum", "each"] = "sum"
-    pooled: bool = False
-
-    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
-        """One global model; the personal ones start there too."""
-        return start_weights(self.network, rng)
-
-    def broadcast(self, state: State, site: str) -> Arrays:
-        """The global model."""
-        return {"params": state["params"]}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD on the pair."""
-        return local_event(self.local, size, noise)
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Both models take a step on every batch; the global one's change leaves."""
@@ -86,14 +51,31 @@ class Ditto(Base):
             "params": found["own"].value
         }
 
-    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
-        """FedAvg on the global model."""
-        return {
-            "params": (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
-        }
-
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
         """The personal model's risk; a site that never trained has the global model."""
         return self.network.predict(own.get("params", state["params"]), x)
+
+
+def build(setup: Setup) -> Ditto:
+    """From a study."""
+    own = Proximal.model_validate(setup.settings)
+    network = dense_only(setup.network, "method 'ditto'")
+    return Ditto(network, setup.local, own.proximal, own.weighting or "uniform")
+
+
+DECLARED = Declared(
+    "ditto",
+    build,
+    Proximal,
+    cites=(
+        Citation(
+            "Ditto: Fair and Robust Federated Learning Through Personalization",
+            "Li, Hu, Beirami, Smith",
+            2021,
+            "arXiv:2012.04221",
+        ),
+    ),
+    space=lambda settings: (Range("method.proximal", 0.001, 1.0),),
+)

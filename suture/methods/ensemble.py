@@ -20,21 +20,20 @@ must train with `finetune`, whose own models are paid for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
-from suture.methods.base import Answer, Arrays, Method, Phased, State, Telling
+from suture.methods.base import Arrays, Method, State, Wrapper
+from suture.methods.declared import Settings, Setup
 from suture.methods.fairfed import LIMIT, gaps_of, patient_risk, pushes
 from suture.models.network import Network
 from suture.privacy.door import LOCAL, Payload, Session
 from suture.privacy.noise.source import derive, generator
 from suture.privacy.unit import Patients
-from suture.schema.message import Field
 from suture.training.local import Local
 from suture.training.mechanism import by_row, train
 
@@ -51,10 +50,9 @@ it on."""
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(Wrapper):
     """The method inside, and one model more at each site."""
 
-    inner: Method
     network: Network
     local: Local
     rounds: int
@@ -66,71 +64,18 @@ class Ensemble:
     """Lambda of the site's own training, which sees its own gap exactly and after every pass."""
 
     @property
-    def name(self) -> str:
-        """The inner method's: the same account pays for it."""
-        return self.inner.name
-
-    @property
     def label(self) -> str:
-        """As written in a table."""
         return f"{self.inner.label}, ensemble"
 
-    @property
-    def needs(self) -> Literal["sum", "each", "secure sum"]:
-        """What the inner method needs."""
-        return self.inner.needs
-
-    @property
-    def honest_sites(self) -> int:
-        """What the inner method counts on."""
-        return self.inner.honest_sites
-
-    @property
-    def weighting(self) -> Literal["size", "uniform"]:
-        """As the inner method weighs."""
-        return self.inner.weighting
-
-    @property
-    def pooled(self) -> bool:
-        """What the inner method is."""
-        return self.inner.pooled
-
-    @property
-    def by_size(self) -> bool:
-        """As for the inner method; local training always depends on how many patients there are."""
-        return self.inner.by_size if isinstance(self.inner, Phased) else True
-
-    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
-        """The inner state."""
-        return self.inner.init(sites, rng)
-
-    def broadcast(self, state: State, site: str) -> Arrays:
-        """The inner message."""
-        return self.inner.broadcast(state, site)
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The inner message."""
-        return self.inner.expects(round_, site)
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """What the inner method's answer costs: nothing else leaves."""
-        return self.inner.round_event(round_, site, size, noise)
-
     def mechanism(self) -> str:
-        """For the privacy statement: what leaves, and what does not."""
-        inside = (
-            self.inner.mechanism()
-            if isinstance(self.inner, Phased)
-            else "In every round each hospital sent a model update by DP-SGD, clipped by patient. "
+        inside = self.inner.mechanism() or (
+            "In every round each hospital sent a model update by DP-SGD, clipped by patient. "
         )
         return (
-            inside
-            + " Beside this each hospital keeps a model of its own and a weight alpha, trained on its patients without "
-            "noise. They never leave the hospital and no promise covers them: predictions of the "
-            "ensemble are for the "
-            "hospital's own clinicians, and must not be shown to others."
+            f"{inside} Beside this each hospital keeps a model of its own and a weight alpha, "
+            "trained on its patients without noise. They never leave the hospital and no promise "
+            "covers them: predictions of the ensemble are for the hospital's own clinicians, and "
+            "must not be shown to others."
         )
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
@@ -201,10 +146,6 @@ class Ensemble:
         means = [float(np.mean(risk[rows == code])) for code in np.unique(rows[rows >= 0])]
         return float(found) + self.fairness * (max(means) - min(means) if means else 0.0)
 
-    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
-        """The inner method's."""
-        return self.inner.server_step(state, answers)
-
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
@@ -229,9 +170,30 @@ class Ensemble:
         )
         return {"global model": self.inner.predict(state, own, x, site), "own model": mine}
 
-    def facts(self, state: State) -> dict[str, object]:
-        """What the inner method says; alpha stays at the sites."""
-        return dict(self.inner.facts(state)) if isinstance(self.inner, Telling) else {}
+
+class Ensembled(Settings):
+    """Settings of any method that ends in one global model."""
+
+    ensemble: bool = False
+    ensemble_epochs: int = Setting(default=5, ge=1)
+    ensemble_fairness: float = Setting(default=1.0, ge=0)
+    ensemble_rate: float = Setting(default=0.05, gt=0)
+
+
+def wrapped(method: Method, setup: Setup, own: Ensembled) -> Method:
+    """The method as a study asks for it, alone or with each hospital's own model beside it."""
+    if not own.ensemble:
+        return method
+    return Ensemble(
+        method,
+        setup.network,
+        setup.local,
+        setup.rounds,
+        own.ensemble_epochs,
+        own.ensemble_rate,
+        method.penalty,
+        own.ensemble_fairness,
+    )
 
 
 def _some(data: Patients, chosen: NDArray[np.intp]) -> Patients:

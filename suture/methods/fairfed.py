@@ -35,17 +35,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
 from suture.errors import RunError, StudyError
 from suture.methods.base import (
     Answer,
     Arrays,
+    Needs,
     State,
+    Trained,
     local_delta,
     local_event,
     mean_delta,
@@ -53,12 +56,13 @@ from suture.methods.base import (
     weights_field,
     with_momentum,
 )
-from suture.models.network import Network
+from suture.methods.declared import Citation, Declared, Settings, Setup
+from suture.methods.fedavg import PAPER
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share, on_grid
 from suture.schema.message import Field
-from suture.training.local import Local, sampling_rate, steps
+from suture.training.local import sampling_rate, steps
 from suture.training.mechanism import groups_of
 
 Floats = NDArray[np.float64]
@@ -80,12 +84,10 @@ post-processing."""
 
 
 @dataclass(frozen=True)
-class FairFed:
+class FairFed(Trained):
     """FedAvg on a penalised loss. ``protected`` groups are declared in public; ``parties`` and
     ``patients`` are public."""
 
-    network: Network
-    local: Local
     protected: tuple[str, ...]
     fairness: float = 0.5
     share: float = 0.1
@@ -99,8 +101,7 @@ class FairFed:
     momentum: float = 0.0
     name: str = "fairfed"
     label: str = "FedAvg, fair"
-    pooled: bool = False
-    weighting: Literal["size", "uniform"] = "size"
+    phased: bool = True
 
     def __post_init__(self) -> None:
         if len(self.protected) < 2:
@@ -111,7 +112,7 @@ class FairFed:
             )
 
     @property
-    def needs(self) -> Literal["sum", "each", "secure sum"]:
+    def needs(self) -> Needs:
         """With ``secure`` the noise of the rates is shared out, so the server may see nothing but
         sums."""
         return "secure sum" if self.secure else "sum"
@@ -121,6 +122,10 @@ class FairFed:
         """Of how many sites a sum counts on the noise; without a secure sum every site adds all of
         its own."""
         return max(1, math.ceil(self.honest * self.parties)) if self.secure else 1
+
+    @property
+    def penalty(self) -> float:
+        return self.fairness
 
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 
@@ -155,12 +160,6 @@ class FairFed:
             return training
         rho = self.rates_rho(size, noise)
         return dp_accounting.ComposedDpEvent([training, dp_accounting.ZCDpEvent(rho)])
-
-    @property
-    def by_size(self) -> bool:
-        """The cost of a round depends on how many patients a site has: batches are drawn from
-        them."""
-        return True
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -295,11 +294,63 @@ class FairFed:
 
         return session.release("rates", Share(Grid(1.0, rho, count, self.honest_sites)), each)
 
-    def predict(
-        self, state: State, own: State, x: NDArray[np.float32], site: str
-    ) -> NDArray[np.float32]:
-        """The global model's risk."""
-        return self.network.predict(state["params"], x)
+
+class Fair(Settings):
+    """The penalty's settings."""
+
+    fairness: float = Setting(default=0.5, ge=0)
+    fairness_share: float = Setting(default=0.1, gt=0, lt=1)
+    gap_threshold: float = Setting(default=0.05, ge=0)
+    boost: float = Setting(default=1.5, ge=1)
+    rates_every: int = Setting(default=1, ge=1)
+    secure_rates: bool = True
+    honest: float = Setting(default=0.5, gt=0, le=1)
+    server_momentum: float = Setting(default=0.0, ge=0, lt=1)
+
+
+def build(setup: Setup) -> FairFed:
+    """From a study."""
+    own, public = Fair.model_validate(setup.settings), setup.public
+    if own.secure_rates and setup.participation < 1:
+        raise StudyError(
+            "method.participation: the secure sum of fairfed's rates needs every site in every "
+            "round; set it to 1, or secure_rates = false"
+        )
+    protected = public.schema.protected if public.schema else None
+    unknown = ("first", "second") if public.schema is None else ()
+    return FairFed(
+        setup.network,
+        setup.local,
+        protected.values if protected else unknown,
+        own.fairness,
+        own.fairness_share,
+        own.gap_threshold,
+        own.boost,
+        own.rates_every,
+        own.secure_rates,
+        own.honest,
+        public.sites,
+        public.patients,
+        own.server_momentum,
+    )
+
+
+DECLARED = Declared(
+    "fairfed",
+    build,
+    Fair,
+    cites=(
+        Citation(
+            "Federated Differential Privacy-Aware Ensemble for Fair AI-Care in Radiology Imaging",
+            "freederia",
+            2025,
+            "DEV Community",
+        ),
+        PAPER,
+    ),
+    # Its penalty trades the metric away on purpose: not something to search by that metric.
+    global_model=True,
+)
 
 
 def pushes(signs: NDArray[Any], counts: NDArray[np.float32], weight: float) -> NDArray[np.float32]:

@@ -17,51 +17,34 @@ says how the sites were grouped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.cluster import hierarchy
 
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    local_delta,
-    local_event,
-    mean_delta,
-    start_weights,
-    weights_field,
-)
-from suture.models.network import Network
-from suture.privacy.door import Payload, Session
-from suture.schema.message import Field
-from suture.training.local import Local
+from suture.methods.base import Answer, Arrays, Needs, State, Trained, Weighting, mean_delta
+from suture.methods.declared import Choice, Citation, Declared, Setup
+from suture.methods.fedavg import Weighted
 
 
 @dataclass(frozen=True)
-class FedCluster(Base):
+class FedCluster(Trained):
     """Clustered FedAvg; every site is served by its cluster's model."""
 
-    network: Network
-    local: Local
     clusters: int = 2
     warmup: int = 5
-    weighting: Literal["size", "uniform"] = "size"
+    weighting: Weighting = "size"
     name: str = "fedcluster"
     label: str = "FedCluster"
-    needs: Literal["sum", "each"] = "each"
-    pooled: bool = False
+    needs: Needs = "each"
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """One model; room for as many as there are clusters."""
-        params = start_weights(self.network, rng)["params"]
         return {
-            "params": np.repeat(params[None, :], self.clusters, axis=0),
+            "params": np.repeat(self.network.init(rng)[None, :], self.clusters, axis=0),
             "sites": np.array(list(sites), dtype=np.str_),
             "group": np.zeros(len(sites), np.int64),
             "direction": np.zeros((len(sites), self.network.n_params), np.float32),
@@ -71,20 +54,6 @@ class FedCluster(Base):
     def broadcast(self, state: State, site: str) -> Arrays:
         """The model of the site's cluster."""
         return {"params": state["params"][_group(state, site)]}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD."""
-        return local_event(self.local, size, noise)
-
-    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
-        """Local training from the cluster's model."""
-        return {"delta": local_delta(session, self.network, self.local, message["params"])}, own
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """FedAvg in each cluster; at the end of the warm-up, the clusters are formed."""
@@ -115,6 +84,35 @@ class FedCluster(Base):
     def facts(self, state: State) -> dict[str, object]:
         """Which sites were grouped together, for the result."""
         return {"groups": dict(zip(state["sites"].tolist(), state["group"].tolist(), strict=True))}
+
+
+class Clustered(Weighted):
+    """FedCluster's own."""
+
+    clusters: int = Field(default=2, ge=1)
+    warmup: int = Field(default=5, ge=1)
+
+
+def build(setup: Setup) -> FedCluster:
+    """From a study."""
+    own = Clustered.model_validate(setup.settings)
+    return FedCluster(setup.network, setup.local, own.clusters, own.warmup, own.weighting or "size")
+
+
+DECLARED = Declared(
+    "fedcluster",
+    build,
+    Clustered,
+    cites=(
+        Citation(
+            "FedDDB: Clustered Federated Learning based on Data Distribution Difference",
+            "You et al.",
+            2022,
+            "ACAI 2022",
+        ),
+    ),
+    space=lambda settings: (Choice("method.clusters", (2, 3, 4)), Choice("method.warmup", (2, 5))),
+)
 
 
 def group_by_direction(direction: NDArray[np.float32], clusters: int) -> NDArray[np.int64]:

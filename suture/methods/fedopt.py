@@ -17,58 +17,47 @@ The server sees only releases, so its moments are post-processing: adaptivity co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    local_delta,
-    local_event,
-    mean_delta,
-    start_weights,
-    weights_field,
-)
-from suture.models.network import Network
-from suture.privacy.door import Payload, Session
-from suture.schema.message import Field
-from suture.training.local import Local
+from suture.methods.base import Answer, Arrays, State, Trained, Weighting, mean_delta
+from suture.methods.declared import SERVER_RATE, Citation, Declared, Settings, Setup
 
 Server = Literal["fedadam", "fedyogi", "fedadagrad"]
 LABELS = {"fedadam": "FedAdam (FedCVR)", "fedyogi": "FedYogi", "fedadagrad": "FedAdagrad"}
+FEDCVR = Citation(
+    "A Robust Framework for Secure Cardiovascular Risk Prediction (FedCVR)",
+    "Tertulino, Alencar",
+    2026,
+    "arXiv:2603.13293",
+)
+ADAPTIVE = Citation("Adaptive Federated Optimization", "Reddi et al.", 2021, "arXiv:2003.00295")
 
 
 @dataclass(frozen=True)
-class FedOpt(Base):
+class FedOpt(Trained):
     """One server optimiser, chosen by ``name``."""
 
-    network: Network
-    local: Local
     name: Server = "fedadam"
-    weighting: Literal["size", "uniform"] = "uniform"
+    weighting: Weighting = "uniform"
     server_rate: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.999
     tau: float = 1e-3
-    needs: Literal["sum", "each"] = "sum"
-    pooled: bool = False
 
     @property
     def label(self) -> str:
-        """As written in a table."""
         return LABELS[self.name]
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """The model and both moments, kept in float64 so that rounding does not pile up over
         rounds."""
-        params = start_weights(self.network, rng)["params"].astype(np.float64)
+        params = self.network.init(rng).astype(np.float64)
         first = 0.0 if self.name == "fedadam" else self.tau**2
         return {
             "params": params,
@@ -78,22 +67,7 @@ class FedOpt(Base):
         }
 
     def broadcast(self, state: State, site: str) -> Arrays:
-        """The global model."""
         return {"params": state["params"].astype(np.float32)}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD."""
-        return local_event(self.local, size, noise)
-
-    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
-        """Local training from the global model."""
-        return {"delta": local_delta(session, self.network, self.local, message["params"])}, own
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """Equations (4) to (9) for FedAdam; Algorithm 2 of Reddi et al. for the other two."""
@@ -116,5 +90,42 @@ class FedOpt(Base):
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
-        """The global model's risk."""
         return self.network.predict(state["params"].astype(np.float32), x)
+
+
+class Adaptive(Settings):
+    """Settings of an adaptive server."""
+
+    server_rate: float = Field(default=0.1, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    tau: float = Field(default=1e-3, gt=0)
+
+
+class AdaptiveWeighted(Adaptive):
+    """The same, with a choice of weights."""
+
+    weighting: Weighting | None = None
+
+
+def _declared(name: Server, paper: Citation) -> Declared:
+    def build(setup: Setup) -> FedOpt:
+        own = AdaptiveWeighted.model_validate(setup.settings)
+        optimiser = own.model_dump(exclude={"weighting"})
+        return FedOpt(setup.network, setup.local, name, own.weighting or "uniform", **optimiser)
+
+    return Declared(
+        name,
+        build,
+        AdaptiveWeighted,
+        cites=(paper,),
+        space=lambda settings: (SERVER_RATE,),
+        global_model=True,
+    )
+
+
+DECLARED = (
+    _declared("fedadam", FEDCVR),
+    _declared("fedyogi", ADAPTIVE),
+    _declared("fedadagrad", ADAPTIVE),
+)

@@ -25,16 +25,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
-from suture.errors import RunError
-from suture.methods.base import Answer, Arrays, State, weights_field
-from suture.methods.fedopt import FedOpt
-from suture.models.dense import Dense
+from suture.errors import RunError, StudyError
+from suture.methods.base import Answer, Arrays, Method, Needs, State, weights_field
+from suture.methods.declared import (
+    ROUNDS,
+    SERVER_RATE,
+    Citation,
+    Declared,
+    Fit,
+    Public,
+    Setup,
+)
+from suture.methods.fedopt import Adaptive, FedOpt
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Rows, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share
@@ -44,7 +53,7 @@ from suture.training.local import Local
 
 
 @dataclass(frozen=True)
-class FedSgd:
+class FedSgd(Method):
     """One full gradient a round. ``parties`` and ``patients`` are the federation's public sizes."""
 
     network: Dense
@@ -55,9 +64,10 @@ class FedSgd:
     honest: float = 0.5
     name: str = "fedsgd"
     label: str = "FedSGD (noise in the sum)"
-    needs: Literal["sum", "each", "secure sum"] = "secure sum"
-    pooled: bool = False
-    weighting: Literal["size", "uniform"] = "size"
+    needs: Needs = "secure sum"
+    phased: bool = True
+    by_size: bool = False
+    """A round costs the same at every site."""
 
     @property
     def honest_sites(self) -> int:
@@ -85,11 +95,6 @@ class FedSgd:
             if noise is None
             else dp_accounting.ZCDpEvent(1 / (2 * noise**2))
         )
-
-    @property
-    def by_size(self) -> bool:
-        """A round costs the same at every site."""
-        return False
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -149,3 +154,53 @@ class FedSgd:
     ) -> NDArray[np.float32]:
         """The global model's risk."""
         return self.server.predict(state, own, x, site)
+
+
+class Summed(Adaptive):
+    """FedSGD's own."""
+
+    honest: float = Setting(default=0.5, gt=0, le=1)
+
+
+def build(setup: Setup) -> FedSgd:
+    """From a study."""
+    own = Summed.model_validate(setup.settings)
+    setup.every_site("fedsgd")
+    if setup.local.dropout:
+        raise StudyError("model.dropout: fedsgd takes whole gradients; set it to 0")
+    dense = dense_only(setup.network, "method 'fedsgd'")
+    optimiser = own.model_dump(exclude={"honest"})
+    server = FedOpt(dense, setup.local, "fedadam", "size", **optimiser)
+    public = setup.public
+    return FedSgd(dense, setup.local, server, public.sites, public.patients, own.honest)
+
+
+def suits(public: Public) -> Fit:
+    """One curator's noise for everybody: the fewer patients a hospital has, the more it helps."""
+    if public.images:
+        return Fit(0.0, "takes whole gradients of a dense network; images need another method")
+    if public.epsilon is None:
+        return Fit(1.0, "its gain is in the noise; without [privacy] there is none")
+    if public.sites < 3:
+        return Fit(1.0, "a secure sum hides little among fewer than three hospitals")
+    return Fit(3.0, "one curator's noise for all hospitals together, by a secure sum")
+
+
+DECLARED = Declared(
+    "fedsgd",
+    build,
+    Summed,
+    cites=(
+        Citation(
+            "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure "
+            "Aggregation",
+            "Kairouz, Liu, Steinke",
+            2021,
+            "arXiv:2102.06387",
+        ),
+    ),
+    uses=frozenset({"class_weights"}),
+    searches=(ROUNDS,),
+    space=lambda settings: (SERVER_RATE,),
+    suits=suits,
+)

@@ -13,89 +13,78 @@ the plan is FedAvg's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    local_delta,
-    local_event,
-    mean_delta,
-    start_weights,
-    trained,
-    weights_field,
-)
-from suture.models.network import Network
+from suture.methods.base import Answer, Arrays, State, Trained, Weighting, averaged, trained
+from suture.methods.declared import Choice, Citation, Declared, Setup
+from suture.methods.fedavg import Weighted
 from suture.privacy.door import Payload, Session
-from suture.schema.message import Field
-from suture.training.local import Local
 
 
 @dataclass(frozen=True)
-class FineTune(Base):
+class FineTune(Trained):
     """FedAvg for ``rounds - tuning`` rounds, then every site for itself."""
 
-    network: Network
-    local: Local
     rounds: int = 100
     tuning: int = 10
     rate: float = 0.01
-    weighting: Literal["size", "uniform"] = "uniform"
+    weighting: Weighting = "uniform"
     name: str = "finetune"
     label: str = "FedAvg, fine-tuned"
-    needs: Literal["sum", "each"] = "sum"
-    pooled: bool = False
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """One model and a count of rounds."""
-        return {**start_weights(self.network, rng), "t": np.array(0)}
-
-    def broadcast(self, state: State, site: str) -> Arrays:
-        """The global model."""
-        return {"params": state["params"]}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD."""
-        return local_event(self.local, size, noise)
+        return {**super().init(sites, rng), "t": np.array(0)}
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Training from the global model, or tuning from the site's own, which then stays."""
         if session.round <= self.rounds - self.tuning:
-            return {"delta": local_delta(session, self.network, self.local, message["params"])}, own
-        start = own.get("params", message["params"])
-        return {}, {
-            "params": trained(
-                session, self.network, replace(self.local, rate=self.rate), start
-            ).value
-        }
+            return super().site_step(session, own, message)
+        start, local = own.get("params", message["params"]), replace(self.local, rate=self.rate)
+        return {}, {"params": trained(session, self.network, local, start).value}
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """FedAvg while updates arrive."""
-        t = np.array(int(state["t"]) + 1)
         sent = [answer for answer in answers if "delta" in answer.payload]
-        if not sent:
-            return {"params": state["params"], "t": t}
-        return {
-            "params": (state["params"] - mean_delta(sent, self.weighting)).astype(np.float32),
-            "t": t,
-        }
+        new = averaged(state, sent, self.weighting) if sent else {"params": state["params"]}
+        return {**new, "t": np.array(int(state["t"]) + 1)}
 
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
         """The tuned model's risk, once there is one."""
         return self.network.predict(own.get("params", state["params"]), x)
+
+
+class Tuned(Weighted):
+    """Fine-tuning's own."""
+
+    tuning: float = Field(default=0.1, ge=0, lt=1)
+
+
+def build(setup: Setup) -> FineTune:
+    """From a study."""
+    own = Tuned.model_validate(setup.settings)
+    tuning, weighting = max(1, round(setup.rounds * own.tuning)), own.weighting or "uniform"
+    return FineTune(setup.network, setup.local, setup.rounds, tuning, setup.local.rate, weighting)
+
+
+DECLARED = Declared(
+    "finetune",
+    build,
+    Tuned,
+    cites=(
+        Citation(
+            "Salvaging Federated Learning by Local Adaptation",
+            "Yu, Bagdasaryan, Shmatikov",
+            2020,
+            "arXiv:2002.04758",
+        ),
+    ),
+    space=lambda settings: (Choice("method.tuning", (0.1, 0.2, 0.4)),),
+)

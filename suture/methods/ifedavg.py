@@ -25,27 +25,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
 from suture.methods.base import (
     Answer,
     Arrays,
-    Base,
+    Needs,
     State,
-    local_event,
+    Trained,
+    Weighting,
+    Wrapper,
     mean_delta,
     private_local,
-    start_weights,
     update_of,
     weights_field,
 )
-from suture.models.dense import Dense
+from suture.methods.declared import Citation, Declared, Setup
+from suture.methods.fedavg import Weighted
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Sealed, Session
 from suture.schema.message import Field
 from suture.training.fused import Layers
-from suture.training.local import Local
 from suture.training.mechanism import DpSgd
 
 IN_ONLY = Layers()
@@ -53,29 +55,27 @@ IN_ONLY = Layers()
 
 
 @dataclass(frozen=True)
-class IFedAvg(Base):
+class IFedAvg(Trained):
     """FedAvg between personal affine layers."""
 
     network: Dense
-    local: Local
     layers: Layers = IN_ONLY
     share: bool = False
-    weighting: Literal["size", "uniform"] = "uniform"
+    weighting: Weighting = "uniform"
     name: str = "ifedavg"
     label: str = "iFedAvg"
-    pooled: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", two_logits(self.network))
 
     @property
-    def needs(self) -> Literal["sum", "each"]:
+    def needs(self) -> Needs:
         """Only showing the layers needs each site's answer."""
         return "each" if self.share else "sum"
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """The shared network, and room for the layers of those who show them."""
-        state: State = {"shared": start_weights(self.network, rng)["params"]}
+        state: State = {"shared": self.network.init(rng)}
         if self.share:
             state["sites"] = np.array(list(sites), dtype=np.str_)
             state["layers"] = np.repeat(self._identity()[None, :], len(sites), axis=0)
@@ -88,12 +88,6 @@ class IFedAvg(Base):
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
         """The shared network."""
         return {"shared": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD on network and layers together."""
-        return local_event(self.local, size, noise)
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Train network and layers; the network's change leaves, the layers stay unless the study
@@ -150,32 +144,53 @@ class IFedAvg(Base):
         return self.layers.identity(self.network.sizes[0], self.network.sizes[-1])
 
 
-@dataclass(frozen=True)
-class Joining:
-    """iFedAvg at a late hospital: the message is the network, the answer is empty."""
+class Shaped(Weighted):
+    """iFedAvg's own."""
 
-    method: IFedAvg
+    input_layer: Literal["none", "vector", "scalar"] = "vector"
+    output_layer: Literal["none", "vector", "scalar"] = "none"
+    share_layers: bool = False
+    layer_spread: float | None = Setting(default=None, gt=0)
+
+
+def build(setup: Setup) -> IFedAvg:
+    """From a study."""
+    own = Shaped.model_validate(setup.settings)
+    layers = Layers(own.input_layer, own.output_layer, own.layer_spread)
+    network = dense_only(setup.network, "method 'ifedavg'")
+    return IFedAvg(network, setup.local, layers, own.share_layers, own.weighting or "uniform")
+
+
+def _shows(settings: Shaped) -> bool:
+    return settings.share_layers
+
+
+DECLARED = Declared(
+    "ifedavg",
+    build,
+    Shaped,
+    cites=(
+        Citation(
+            "iFedAvg: Interpretable Data-Interoperability for Federated Learning",
+            "Roschewitz, Hartley, Corinzia, Jaggi",
+            2021,
+            "arXiv:2107.06580",
+        ),
+    ),
+    model="layers",
+    shows_layers=_shows,
+)
+
+
+@dataclass(frozen=True)
+class Joining(Wrapper):
+    """iFedAvg at a late hospital: the message is the finished network, the answer is empty."""
+
+    inner: IFedAvg
     name: str = "ifedavg join"
 
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The finished network."""
-        return self.method.expects(round_, site)
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD, on the layers alone."""
-        return self.method.round_event(round_, site, size, noise)
-
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
-        """Fit the layers; send nothing."""
-        return {}, self.method.join_step(session, message["shared"], own)
-
-    def predict(
-        self, state: State, own: State, x: NDArray[np.float32], site: str
-    ) -> NDArray[np.float32]:
-        """The hospital's risk: its layers around the network."""
-        return self.method.predict(state, own, x, site)
+        return {}, self.inner.join_step(session, message["shared"], own)
 
 
 def two_logits(network: Dense) -> Dense:

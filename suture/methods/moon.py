@@ -20,45 +20,32 @@ is non-private whatever noise is planned, and a study with [privacy] refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import dp_accounting
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 from suture.errors import StudyError
-from suture.methods.base import (
-    Answer,
-    Arrays,
-    Base,
-    State,
-    mean_delta,
-    start_weights,
-    weights_field,
-)
-from suture.models.dense import Dense
+from suture.methods.base import Arrays, State, Trained, Weighting
+from suture.methods.declared import Choice, Citation, Declared, Setup
+from suture.methods.fedavg import Weighted
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
 from suture.privacy.unit import Patients
-from suture.schema.message import Field
 from suture.training.contrastive import needs_hidden, train_contrastive
-from suture.training.local import Local
 
 
 @dataclass(frozen=True)
-class Moon(Base):
+class Moon(Trained):
     """FedAvg with a contrast between the global and the site's previous model."""
 
     network: Dense
-    local: Local
     contrast: float = 1.0
     temperature: float = 0.5
-    weighting: Literal["size", "uniform"] = "size"
+    weighting: Weighting = "size"
     name: str = "moon"
     label: str = "MOON (not private)"
-    needs: Literal["sum", "each"] = "sum"
-    pooled: bool = False
 
     def __post_init__(self) -> None:
         needs_hidden(self.network)
@@ -67,18 +54,6 @@ class Moon(Base):
                 "method 'moon' compares representations of the same row; set model.dropout to 0, "
                 f"found {self.local.dropout:g}"
             )
-
-    def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
-        """One model."""
-        return start_weights(self.network, rng)
-
-    def broadcast(self, state: State, site: str) -> Arrays:
-        """The global model."""
-        return {"params": state["params"]}
-
-    def expects(self, round_: int, site: str) -> Mapping[str, Field]:
-        """The global model."""
-        return {"params": weights_field(self.network)}
 
     def round_event(
         self, round_: int, site: str, size: int, noise: float | None
@@ -103,14 +78,33 @@ class Moon(Base):
         found = session.unprotected("training", train)["params"]
         return {"delta": found.then(lambda after: start - after)}, {"params": found.value}
 
-    def server_step(self, state: State, answers: Sequence[Answer]) -> State:
-        """The mean of the sites' models, as in FedAvg."""
-        return {
-            "params": (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
-        }
 
-    def predict(
-        self, state: State, own: State, x: NDArray[np.float32], site: str
-    ) -> NDArray[np.float32]:
-        """The global model's risk."""
-        return self.network.predict(state["params"], x)
+class Contrast(Weighted):
+    """MOON's own."""
+
+    contrast: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=0.5, gt=0)
+
+
+def build(setup: Setup) -> Moon:
+    """From a study."""
+    own = Contrast.model_validate(setup.settings)
+    network = dense_only(setup.network, "method 'moon'")
+    return Moon(network, setup.local, own.contrast, own.temperature, own.weighting or "size")
+
+
+DECLARED = Declared(
+    "moon",
+    build,
+    Contrast,
+    cites=(
+        Citation("Model-Contrastive Federated Learning", "Li, He, Song", 2021, "arXiv:2103.16257"),
+    ),
+    space=lambda settings: (
+        Choice("method.contrast", (0.1, 1.0, 5.0, 10.0)),
+        Choice("method.temperature", (0.1, 0.5, 1.0)),
+    ),
+    unproven="moon is not private: its contrastive loss is trained without clipping or noise, so "
+    "no budget pays for it. Use fedavg, fedprox or scaffold, which have a proof, or leave out "
+    "[privacy]",
+)

@@ -7,18 +7,24 @@ epsilon, the same for every patient.
 
 from __future__ import annotations
 
-from typing import Literal
-
+from suture.methods.base import Weighting
+from suture.methods.declared import Declared, Setup
 from suture.methods.fedavg import FedAvg
 from suture.models.network import Network
 from suture.training.local import Local
 
 
-def pooled(
-    network: Network, local: Local, weighting: Literal["size", "uniform"] = "size"
-) -> FedAvg:
+def pooled(network: Network, local: Local, weighting: Weighting = "size") -> FedAvg:
     """FedAvg with a single site that holds everybody's rows is ordinary training with restarts of
     the optimiser."""
     return FedAvg(
         network, local, weighting, name="pooled", label="Pooled (not federated)", pooled=True
     )
+
+
+def build(setup: Setup) -> FedAvg:
+    """From a study."""
+    return pooled(setup.network, setup.local)
+
+
+DECLARED = Declared("pooled", build, moves_rows=True)

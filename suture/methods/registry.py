@@ -1,255 +1,253 @@
-"""One paper a file. `build` turns a study's settings into a method object; the list is written out,
-not registered."""
+"""The methods by name, Suture's own and those of other packages, and the ``[method]`` table of a
+study.
+
+Suture's own methods are written out. A package adds one with an entry point of the group
+``suture.methods`` that names its `Declared`; a script passes it to ``suture.run(study,
+methods=[...])``. See docs/methods.md, "A method of your own".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from suture.errors import StudyError
+from suture.schema.table import explain
 
 if TYPE_CHECKING:
     from suture.methods.base import Method
-    from suture.methods.fedopt import Server
+    from suture.methods.declared import Declared, Fit, Public, Settings
     from suture.models.network import Network
-    from suture.schema.table import Schema
-    from suture.study import MethodSpec
     from suture.training.local import Local
 
-METHODS = (
-    "fedavg",
-    "fedprox",
-    "fedadam",
-    "fedyogi",
-    "fedadagrad",
-    "fedsgd",
-    "fedcluster",
-    "ifedavg",
-    "apfl",
-    "ditto",
-    "finetune",
-    "scaffold",
-    "moon",
-    "fairfed",
-    "veil",
-    "veil-printed",
-    "alone",
-    "pooled",
-)
-
-NOT_PRIVATE = {
-    "veil-printed": "veil-printed is not private: signs are released unprotected, so no budget pays for it. Use veil, which "
-    "has a proof, or leave out [privacy]; its method.claimed_epsilon is shown as claimed",
-    "moon": "moon is not private: its contrastive loss is trained without clipping or noise, so no budget pays for it. Use "
-    "fedavg, fedprox or scaffold, which have a proof, or leave out [privacy]",
+Own = TypeVar("Own", bound="Settings")
+_MODULES = {
+    "fedavg": "fedavg",
+    "fedprox": "fedprox",
+    "fedadam": "fedopt",
+    "fedyogi": "fedopt",
+    "fedadagrad": "fedopt",
+    "fedsgd": "fedsgd",
+    "fedcluster": "fedcluster",
+    "ifedavg": "ifedavg",
+    "apfl": "apfl",
+    "ditto": "ditto",
+    "finetune": "finetune",
+    "scaffold": "scaffold",
+    "moon": "moon",
+    "fairfed": "fairfed",
+    "veil": "veil.method",
+    "veil-printed": "veil.printed",
+    "alone": "alone",
+    "pooled": "pooled",
 }
-"""Methods that cannot keep a promise, and what to do instead: a study with [privacy] refuses
-them."""
+METHODS = tuple(_MODULES)
+DEFAULT = "fedadam"
+_passed: dict[str, Declared] = {}
+"""Methods that a script brought along."""
 
 
-ENSEMBLED = ("fedavg", "fedprox", "fedadam", "fedyogi", "fedadagrad", "fairfed")
-"""Methods that end in one global model, beside which a site may keep its own
-(``method.ensemble``)."""
+class MethodSpec(BaseModel):
+    """How the hospitals learn together: what every method has, the settings of local training, and
+    the settings of the study's methods (docs/methods.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = DEFAULT
+    rounds: int = Field(default=100, ge=1)
+    participation: float = Field(default=1.0, gt=0, le=1)
+    local_epochs: int = Field(default=5, ge=1)
+    local_steps: int | None = Field(default=None, ge=1)
+    """A round of local training ends after so many steps, even before ``local_epochs`` do."""
+    batch: int = Field(default=32, ge=1)
+    rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    rate_decay: float = Field(default=1.0, gt=0, le=1)
+    rate_steps: int = Field(default=0, ge=0)
+    class_weights: (
+        tuple[Annotated[float, Field(gt=0)], ...] | Literal["balanced", "inverse"] | None
+    ) = None
+
+    def own(self, settings: type[Own]) -> Own:
+        """The settings of one method, or of what is put around it."""
+        given = self.model_extra or {}
+        try:
+            return settings(**{key: given[key] for key in settings.model_fields if key in given})
+        except ValidationError as error:
+            raise StudyError(explain(error, "method")) from None
 
 
-@dataclass(frozen=True)
-class Public:
-    """What everybody knows about a federation before any row is read."""
+SHARED = ("name", "rounds", "participation")
+"""What every method has."""
 
-    schema: Schema | None = None
-    sites: int = 1
-    patients: int = 1 << 40
-    sizes: Mapping[str, int] = field(default_factory=dict)
+
+def declared(name: str) -> Declared:
+    """What a method says about itself.
+
+    >>> declared("fedavg").cites[0].year
+    2017
+    """
+    found = _passed.get(name) or _own(name) or _others().get(name)
+    if found is None:
+        raise StudyError(
+            f"method.name: unknown method {name!r}; expected one of {', '.join(known())}"
+        )
+    return found
+
+
+def known() -> tuple[str, ...]:
+    """The names of all methods that are installed."""
+    return tuple(dict.fromkeys((*METHODS, *_others(), *_passed)))
+
+
+def bring(methods: Iterable[Declared]) -> None:
+    """Make a script's own methods known in this process; a name of Suture's own is refused."""
+    for one in methods:
+        if one.name in METHODS:
+            raise StudyError(f"methods: {one.name!r} is one of Suture's own; choose another name")
+        _passed[one.name] = one
+
+
+@cache
+def _own(name: str) -> Declared | None:
+    if name not in _MODULES:
+        return None
+    found = import_module(f"suture.methods.{_MODULES[name]}").DECLARED
+    several: tuple[Declared, ...] = found if isinstance(found, tuple) else (found,)
+    return next(one for one in several if one.name == name)
+
+
+@cache
+def _others() -> dict[str, Declared]:
+    """Methods of other packages. One that cannot be loaded is an error where it is named, not
+    before."""
+    found = {}
+    for point in entry_points(group="suture.methods"):
+        if point.name in METHODS:
+            raise StudyError(
+                f"package {point.value!r} brings a method {point.name!r}, which is one of Suture's "
+                "own; uninstall it or ask its authors for another name"
+            )
+        found[point.name] = point.load()
+    return found
+
+
+def settings_of(names: Iterable[str]) -> dict[str, type[Settings]]:
+    """Every own setting of some methods, with the class that declares it."""
+    from suture.methods.ensemble import Ensembled
+
+    found: dict[str, type[Settings]] = {}
+    for one in map(declared, names):
+        classes = (one.settings, Ensembled) if one.global_model else (one.settings,)
+        found |= {key: kind for kind in classes for key in kind.model_fields}
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting of Suture's own methods at its default: what a study's digest is made from, so
+    that it does not depend on which of them the study names."""
+    return {key: kind.model_fields[key].default for key, kind in settings_of(METHODS).items()}
+
+
+def completed(spec: MethodSpec, names: Sequence[str]) -> MethodSpec:
+    """The table with every setting that the study's methods use, checked. One that none of them
+    uses is refused, unless it says no more than the default."""
+    used, given = settings_of(names), dict(spec.model_extra or {})
+    shared = {*SHARED, *(key for name in names for key in declared(name).uses)}
+    idle = [
+        key
+        for key, field in MethodSpec.model_fields.items()
+        if key not in shared and getattr(spec, key) != field.default
+    ]
+    for key in [*idle, *(key for key in given if key not in used)]:
+        everything = settings_of(known())
+        if key in everything and given[key] == everything[key].model_fields[key].default:
+            del given[key]
+            continue
+        raise StudyError(_unused(key, names, {*everything, *MethodSpec.model_fields}))
+    filled = {
+        key: value
+        for kind in dict.fromkeys(used.values())
+        for key, value in MethodSpec(**given).own(kind)
+    }
+    plain = {key: getattr(spec, key) for key in MethodSpec.model_fields}
+    return MethodSpec(**plain, **filled)
+
+
+def kept(table: Mapping[str, Any], names: Sequence[str], given: Iterable[str]) -> dict[str, Any]:
+    """A table of settings for other methods: what they do not use is left out, unless it was
+    ``given`` for them."""
+    uses = {*SHARED, *settings_of(names), *(key for name in names for key in declared(name).uses)}
+    return {key: value for key, value in table.items() if key in uses or key in set(given)}
+
+
+def _unused(key: str, names: Sequence[str], everything: Iterable[str]) -> str:
+    who = " and ".join(names) + (" does" if len(names) == 1 else " do")
+    users = [n for n in known() if key in settings_of([n]) or key in declared(n).uses]
+    if users:
+        return (
+            f"method.{key}: {who} not use it, so it would change nothing. Remove it; "
+            f"methods that use it: {', '.join(users)}"
+        )
+    near = difflib.get_close_matches(key, everything, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"method.{key}: there is no such setting{hint} (docs/methods.md lists them)"
 
 
 def build(
-    name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None = None
+    name: str,
+    spec: MethodSpec,
+    network: Network,
+    local: Local,
+    public: Public | None = None,
 ) -> Method:
-    """The method a study names, with the study's settings; some also use what is ``public`` about
-    the federation.
+    """The method that a study names, with the study's settings and what is public about the
+    federation.
 
     >>> from suture.models.dense import Dense
-    >>> from suture.study import MethodSpec
     >>> from suture.training.local import Local
     >>> build("fedadam", MethodSpec(), Dense((6, 1)), Local()).label
     'FedAdam (FedCVR)'
     >>> build("fedavg", MethodSpec(ensemble=True), Dense((6, 1)), Local()).label
     'FedAvg, ensemble'
     """
-    method = _build(name, spec, network, local, public)
-    if not spec.ensemble or name not in ENSEMBLED:
-        return method
-    from suture.methods.ensemble import Ensemble
+    from suture.methods.declared import Public, Setup
+    from suture.methods.ensemble import Ensembled, wrapped
 
-    fairness = spec.fairness if name == "fairfed" else 0.0
-    return Ensemble(
-        method,
-        network,
-        local,
-        spec.rounds,
-        spec.ensemble_epochs,
-        spec.ensemble_rate,
-        fairness,
-        spec.ensemble_fairness,
+    one = declared(name)
+    setup = Setup(
+        spec.own(one.settings), network, local, spec.rounds, spec.participation, public or Public()
     )
+    method = one.build(setup)
+    return wrapped(method, setup, spec.own(Ensembled)) if one.global_model else method
 
 
-def _build(
-    name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None
-) -> Method:
-    from suture.methods.alone import Alone
-    from suture.methods.fedavg import FedAvg
-    from suture.methods.fedcluster import FedCluster
-    from suture.methods.fedopt import FedOpt
-    from suture.methods.fedprox import fedprox
-    from suture.methods.moon import Moon
-    from suture.methods.pooled import pooled
-    from suture.methods.scaffold import Scaffold
-    from suture.models.dense import dense_only
+def readable(model: str) -> str:
+    """The methods whose finished model is of this kind, in words for an error.
 
-    if name == "fedavg":
-        return FedAvg(network, local, spec.weighting or "size", momentum=spec.server_momentum)
-    if name == "fedprox":
-        return fedprox(network, local, spec.proximal, spec.weighting or "size")
-    if name in ("fedadam", "fedyogi", "fedadagrad"):
-        weighting = spec.weighting or "uniform"
-        return FedOpt(
-            network,
-            local,
-            cast("Server", name),
-            weighting,
-            spec.server_rate,
-            spec.beta1,
-            spec.beta2,
-            spec.tau,
-        )
-    if name == "fedsgd":
-        return _fedsgd(spec, network, local, public or Public())
-    if name == "fedcluster":
-        return FedCluster(network, local, spec.clusters, spec.warmup, spec.weighting or "size")
-    if name in ("ifedavg", "apfl", "ditto", "finetune"):
-        return _personal(name, spec, network, local)
-    if name == "scaffold":
-        return Scaffold(network, local, spec.weighting or "size")
-    if name == "moon":
-        return Moon(
-            dense_only(network, "method 'moon'"),
-            local,
-            spec.contrast,
-            spec.temperature,
-            spec.weighting or "size",
-        )
-    if name == "fairfed":
-        return _fair(spec, network, local, public)
-    if name in ("veil", "veil-printed"):
-        return _veil(name, spec, network, local, public or Public())
-    if name == "alone":
-        return Alone(network, local)
-    if name == "pooled":
-        return pooled(network, local)
-    raise StudyError(f"method.name: unknown method {name!r}; expected one of {', '.join(METHODS)}")
+    >>> readable("layers")
+    'ifedavg'
+    """
+    return " or ".join(name for name in known() if declared(name).model == model)
 
 
-def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Method:
-    """The methods that leave every site with a model of its own."""
-    from suture.methods.apfl import Apfl
-    from suture.methods.ditto import Ditto
-    from suture.methods.finetune import FineTune
-    from suture.methods.ifedavg import IFedAvg
-    from suture.models.dense import dense_only
-    from suture.training.fused import Layers
+def references(names: Sequence[str], private: bool) -> list[dict[str, Any]]:
+    """The papers behind a study's methods and, where it promises something, behind the promise."""
+    from suture.methods.declared import PROMISE
 
-    weighting = spec.weighting or "uniform"
-    if name == "finetune":
-        tuning = max(1, round(spec.rounds * spec.tuning))
-        return FineTune(network, local, spec.rounds, tuning, local.rate, weighting)
-    dense = dense_only(network, f"method {name!r}")
-    if name == "ifedavg":
-        layers = Layers(spec.input_layer, spec.output_layer, spec.layer_spread)
-        return IFedAvg(dense, local, layers, spec.share_layers, weighting)
-    if name == "apfl":
-        return Apfl(dense, local, spec.alpha, spec.alpha_adaptive, weighting)
-    return Ditto(dense, local, spec.proximal, weighting)
+    papers = [paper for name in names for paper in declared(name).cites]
+    return [paper._asdict() for paper in dict.fromkeys((*papers, *(PROMISE if private else ())))]
 
 
-def _fedsgd(spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
-    from suture.methods.fedopt import FedOpt
-    from suture.methods.fedsgd import FedSgd
-    from suture.models.dense import dense_only
-
-    if spec.participation < 1:
-        raise StudyError(
-            "method.participation: fedsgd needs every site in every round; set it to 1"
-        )
-    if local.dropout:
-        raise StudyError("model.dropout: fedsgd takes whole gradients; set it to 0")
-    dense = dense_only(network, "method 'fedsgd'")
-    server = FedOpt(
-        dense, local, "fedadam", "size", spec.server_rate, spec.beta1, spec.beta2, spec.tau
-    )
-    return FedSgd(dense, local, server, public.sites, public.patients, spec.honest)
-
-
-def _fair(spec: MethodSpec, network: Network, local: Local, public: Public | None) -> Method:
-    from suture.methods.fairfed import FairFed
-
-    if spec.secure_rates and spec.participation < 1:
-        raise StudyError(
-            "method.participation: the secure sum of fairfed's rates needs every site in every "
-            "round; set it to 1, or "
-            "secure_rates = false"
-        )
-    known = public or Public()
-    protected = known.schema.protected if known.schema else None
-    groups = protected.values if protected else ("first", "second") if public is None else ()
-    return FairFed(
-        network,
-        local,
-        groups,
-        spec.fairness,
-        spec.fairness_share,
-        spec.gap_threshold,
-        spec.boost,
-        spec.rates_every,
-        spec.secure_rates,
-        spec.honest,
-        known.sites,
-        known.patients,
-        spec.server_momentum,
-    )
-
-
-def _veil(name: str, spec: MethodSpec, network: Network, local: Local, public: Public) -> Method:
-    from suture.methods.veil.method import Veil
-    from suture.methods.veil.printed import VeilPrinted
-    from suture.methods.veil.teams import Teams
-    from suture.models.concepts import dictionary, plain
-    from suture.models.dense import dense_only
-
-    width = dense_only(network, f"method {name!r}").inputs
-    if name == "veil-printed":
-        quorum = 0.1 if spec.quorum is None else spec.quorum
-        picks = min(spec.picks, width)
-        return VeilPrinted(
-            width, local, spec.rounds, picks, quorum, spec.server_rate, spec.claimed_epsilon
-        )
-    known = plain(width) if public.schema is None else dictionary(public.schema)
-    if spec.mode == "secure" and spec.participation < 1:
-        raise StudyError(
-            "method.participation: the secure mode of veil needs every site in every round; set it "
-            "to 1"
-        )
-    return Veil(
-        known,
-        spec.mode,
-        spec.rounds,
-        min(spec.picks, len(known)),
-        2.0 if spec.quorum is None else spec.quorum,
-        spec.concepts,
-        spec.server_rate,
-        public.sites,
-        public.patients,
-        spec.honest,
-        Teams.of(public.sizes, spec.teams if spec.mode == "secure" else 1),
-    )
+def ranked(public: Public) -> list[tuple[Declared, Fit]]:
+    """The methods that suit a federation, best first, by what each declares about itself."""
+    rated = [(one, one.suits(public)) for one in map(declared, known())]
+    private = public.epsilon is not None
+    fitting = [(one, fit) for one, fit in rated if fit.points and not (private and one.unproven)]
+    return sorted(fitting, key=lambda pair: -pair[1].points)

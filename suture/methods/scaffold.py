@@ -21,52 +21,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import (
     Answer,
     Arrays,
-    Base,
+    Needs,
     State,
+    Trained,
+    Weighting,
     local_delta,
-    local_event,
     mean_delta,
-    start_weights,
     weights_field,
 )
-from suture.models.network import Network
+from suture.methods.declared import Citation, Declared, Setup
+from suture.methods.fedavg import Weighted
 from suture.privacy.door import Payload, Session
 from suture.schema.message import Field
 from suture.training import local as training
-from suture.training.local import Local
 
 PULL = 2.0**-10
 
 
 @dataclass(frozen=True)
-class Scaffold(Base):
+class Scaffold(Trained):
     """FedAvg with control variates against drift."""
 
-    network: Network
-    local: Local
-    weighting: Literal["size", "uniform"] = "size"
+    weighting: Weighting = "size"
     name: str = "scaffold"
     label: str = "SCAFFOLD"
-    needs: Literal["sum", "each", "secure sum"] = "each"
-    pooled: bool = False
+    needs: Needs = "each"
 
     def init(self, sites: Sequence[str], rng: np.random.Generator) -> State:
         """One model, no correction yet."""
-        count = self.network.n_params
         return {
-            **start_weights(self.network, rng),
-            "controls": np.zeros((len(sites), count), np.float32),
+            **super().init(sites, rng),
+            "controls": np.zeros((len(sites), self.network.n_params), np.float32),
             "shares": np.zeros(len(sites), np.float64),
-            "sites": _names(sites),
+            "sites": np.array(sites, dtype=np.str_),
         }
 
     def broadcast(self, state: State, site: str) -> Arrays:
@@ -79,12 +73,6 @@ class Scaffold(Base):
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
         """The global model and the site's correction."""
         return {"params": weights_field(self.network), "correction": weights_field(self.network)}
-
-    def round_event(
-        self, round_: int, site: str, size: int, noise: float | None
-    ) -> dp_accounting.DpEvent:
-        """One round of local DP-SGD: the correction is made from earlier releases."""
-        return local_event(self.local, size, noise)
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """Local training with the correction in every step."""
@@ -108,12 +96,6 @@ class Scaffold(Base):
         new["params"] = (state["params"] - mean_delta(answers, self.weighting)).astype(np.float32)
         return new
 
-    def predict(
-        self, state: State, own: State, x: NDArray[np.float32], site: str
-    ) -> NDArray[np.float32]:
-        """The global model's risk."""
-        return self.network.predict(state["params"], x)
-
     def _mean(self, state: State) -> NDArray[np.float32]:
         total = float(state["shares"].sum())
         mean = (
@@ -124,8 +106,25 @@ class Scaffold(Base):
         return mean.astype(np.float32)
 
 
-def _names(sites: Sequence[str]) -> NDArray[np.str_]:
-    return np.array(sites, dtype=np.str_)
+def build(setup: Setup) -> Scaffold:
+    """From a study."""
+    own = Weighted.model_validate(setup.settings)
+    return Scaffold(setup.network, setup.local, own.weighting or "size")
+
+
+DECLARED = Declared(
+    "scaffold",
+    build,
+    Weighted,
+    cites=(
+        Citation(
+            "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+            "Karimireddy et al.",
+            2020,
+            "arXiv:1910.06378",
+        ),
+    ),
+)
 
 
 def _place(state: State, site: str) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 
 from suture.engine.gather import Gathered, check_sum, grid_of, opened, question, words_of
 from suture.errors import PrivacyError, Reason, Refused, RunError
-from suture.methods.base import Answer, Grouped, Method, State
+from suture.methods.base import Answer, Method, State
 from suture.network.node.config import SiteSettings
 from suture.network.wire import Header, Request, Training
 from suture.network.witnesses import public_identity, read_identity
@@ -151,9 +151,7 @@ def context(
 
 def sums_of(method: Method, sites: Sequence[str], round_: int) -> list[tuple[str, ...]]:
     """The sites of each sum of a round: one sum, unless the method has teams."""
-    if isinstance(method, Grouped):
-        return [tuple(group) for group in method.groups({"t": np.array([round_ - 1])}, sites)]
-    return [tuple(sites)]
+    return list(method.sums(round_, sites) or [tuple(sites)])
 
 
 @dataclass

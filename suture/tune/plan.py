@@ -30,7 +30,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ import numpy as np
 
 from suture import cohorts
 from suture.errors import PrivacyError, StudyError
-from suture.methods.registry import NOT_PRIVATE
+from suture.methods.declared import Choice, Range, Space
+from suture.methods.registry import declared
 from suture.report.words import LOWER_IS_BETTER
 from suture.site.passage import hashed, held_out, row_keys
 from suture.study import Study
-from suture.tune.spaces import Space, narrowed, space_of
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,10 @@ class Plan:
         """Whether the median of the others says something about a trial that has not ended.
 
         Not under a limit on bytes: the trials within it may all lag behind those beyond it. And not
-        in VEIL's secure mode: its first three rounds only measure, so that a short training has no
-        model yet where a longer one has.
+        where the method says that the middle of a training tells nothing about its end.
         """
-        spec = self.trial.method
-        return self.most is None and not (spec.name == "veil" and spec.mode == "secure")
+        spec, one = self.trial.method, declared(self.trial.method.name)
+        return self.most is None and one.early(spec.own(one.settings))
 
     def mark(self) -> str:
         """What must be equal for two searches to be one."""
@@ -214,8 +213,8 @@ def make_plan(
 ) -> Plan:
     """Whose rows the trials train and are measured on, and why that costs nothing; or a refusal."""
     space = narrowed(space_of(study, method), only or {})
-    if study.private and method in NOT_PRIVATE:
-        raise PrivacyError(NOT_PRIVATE[method])
+    if study.private and declared(method).unproven:
+        raise PrivacyError(declared(method).unproven)
     if size is not None and not 0 < size <= 1:
         raise StudyError(
             f"--size: expected a share of the hospitals, over 0 and up to 1, found {size:g}"
@@ -313,3 +312,63 @@ def _shrunk(study: Study, size: float | None) -> dict[str, Any]:
 def _default(name: str, option: str) -> Any:
     found = inspect.signature(cohorts.COHORTS[name]).parameters.get(option)
     return None if found is None else found.default
+
+
+# --- what is searched -------------------------------------------------------------------------
+
+
+def space_of(study: Study, method: str) -> Space:
+    """The settings that are searched for a method in this study: what the method declares.
+
+    >>> from suture.study import Study
+    >>> [part.name for part in space_of(Study(name="a", outcome="high_risk", cohort="cardio"), "fedadam")]
+    ['method.rounds', 'method.local_epochs', 'method.batch', 'method.rate', 'method.server_rate']
+    """
+    one = declared(method)
+    return one.searched(study.method.own(one.settings), study.private)
+
+
+def narrowed(space: Space, only: Mapping[str, Sequence[str]]) -> Space:
+    """The space with some settings limited to a few of their values, given as text.
+
+    >>> narrowed((Choice("method.rounds", (4, 5, 6)),), {"rounds": ["4", "5"]})
+    (Choice(name='method.rounds', values=(4, 5)),)
+    """
+    names = [part.name.split(".")[1] for part in space]
+    for key in only:
+        if key not in names:
+            raise StudyError(f"--only: expected one of {', '.join(names)}, found {key!r}")
+    found: list[Choice | Range] = []
+    for part, name in zip(space, names, strict=True):
+        if name not in only:
+            found.append(part)
+        elif isinstance(part, Choice):
+            kept = tuple(value for value in part.values if str(value) in only[name])
+            if len(kept) < len(only[name]):
+                raise StudyError(
+                    f"--only {name}: expected values out of {part.words()}, found "
+                    f"{', '.join(only[name])}"
+                )
+            found.append(replace(part, values=kept))
+        else:
+            raise StudyError(
+                f"--only {name}: any value from {part.words()} is searched; only settings with a "
+                "list can be limited"
+            )
+    return tuple(found)
+
+
+def settings(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat names as tables of a study; numbers rounded to three figures, which is how they are
+    tried and written.
+
+    >>> settings({"method.rate": 0.12345, "method.rounds": 10, "privacy.clip": 0.98765})
+    {'method': {'rate': 0.123, 'rounds': 10}, 'privacy': {'clip': 0.988}}
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in found.items():
+        table, key = name.split(".")
+        tables.setdefault(table, {})[key] = (
+            float(f"{value:.3g}") if isinstance(value, float) else value
+        )
+    return tables

@@ -28,10 +28,10 @@ from typing import Any
 
 from suture.engine import conduct
 from suture.errors import MissingExtra, PrivacyError, RunError, StudyError
+from suture.methods.declared import Choice
 from suture.privacy.files import write_whole
 from suture.study import Study
-from suture.tune.plan import Plan, Tried, choose, make_plan
-from suture.tune.spaces import Choice, settings
+from suture.tune.plan import Plan, Tried, choose, make_plan, settings
 
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8

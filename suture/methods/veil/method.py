@@ -36,14 +36,28 @@ from typing import Literal
 import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
 from suture.errors import RunError, StudyError
-from suture.methods.base import Answer, Arrays, State
+from suture.methods.base import Answer, Arrays, Method, Needs, State
+from suture.methods.declared import (
+    ROUNDS,
+    Choice,
+    Citation,
+    Declared,
+    Fit,
+    Public,
+    Range,
+    Settings,
+    Setup,
+    Space,
+)
 from suture.methods.veil import newton, secure
 from suture.methods.veil.server import count_votes, newton_step, scale_step
 from suture.methods.veil.teams import Teams
 from suture.methods.veil.wire import pack, unpack
-from suture.models.concepts import Concepts, Remember
+from suture.models.concepts import Concepts, Remember, dictionary, plain
+from suture.models.dense import dense_only
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.noise.selection import Pick
 from suture.privacy.unit import Patients
@@ -76,7 +90,7 @@ _SMALL = (
 
 
 @dataclass(frozen=True)
-class Veil:
+class Veil(Method):
     """Private concepts, votes or moments. ``parties`` and ``patients`` are the federation's public
     sizes."""
 
@@ -92,8 +106,9 @@ class Veil:
     honest: float = 0.5
     teams: Teams = ONE_TEAM
     name: str = "veil"
-    pooled: bool = False
-    weighting: Literal["size", "uniform"] = "size"
+    phased: bool = True
+    by_size: bool = False
+    """A round costs the same whatever a hospital's size."""
 
     def __post_init__(self) -> None:
         if self.rounds < LEAST_ROUNDS[self.mode]:
@@ -108,7 +123,7 @@ class Veil:
         return f"VEIL ({self.mode})"
 
     @property
-    def needs(self) -> Literal["sum", "each", "secure sum"]:
+    def needs(self) -> Needs:
         """Votes are read one by one; the secure mode's promise holds only if the server sees the
         sum alone."""
         return "secure sum" if self.mode == "secure" else "each"
@@ -214,11 +229,6 @@ class Veil:
             0.0 if phase == "rest" else None if noise is None else self.phase_rho(phase, noise)
         )
 
-    @property
-    def by_size(self) -> bool:
-        """A round costs the same whatever a hospital's size."""
-        return False
-
     def mechanism(self) -> str:
         """For the privacy statement."""
         votes = (
@@ -294,9 +304,9 @@ class Veil:
             }
         return message
 
-    def groups(self, state: State, sites: Sequence[str]) -> list[tuple[str, ...]]:
-        """The hospitals of every secure sum of the coming round."""
-        found = self.teams.asked(self.schedule[int(state["t"][0])])
+    def sums(self, round_: int, sites: Sequence[str]) -> list[tuple[str, ...]]:
+        """The hospitals of every secure sum of a round."""
+        found = self.teams.asked(self.schedule[round_ - 1])
         return [
             tuple(site for site in sites if self.teams.team.get(site, 0) in members)
             for members in found
@@ -508,6 +518,120 @@ class Veil:
             "gradient": grid(limit, 0.5, size),
             "curvature": grid(limit**2 / 4, 0.5, size * (size + 1) // 2),
         }
+
+    def facts(self, state: State) -> dict[str, object]:
+        """For the model card."""
+        return {"vote_rounds": self.schedule.count("vote"), "secure_sum": self.mode == "secure"}
+
+    def noted(self, before: State, after: State) -> dict[str, object]:
+        """Which concepts the hospitals agreed on."""
+        return agreed(before, after)
+
+
+def agreed(before: State, after: State) -> dict[str, object]:
+    """The concepts that reached a quorum between two rounds, for the model card.
+
+    >>> agreed({"quorums": np.array([0, 1])}, {"quorums": np.array([0, 2])})
+    {'quorum': [1]}
+    """
+    if "quorums" not in after:
+        return {}
+    return {"quorum": np.flatnonzero(after["quorums"] > before["quorums"]).tolist()}
+
+
+class Voting(Settings):
+    """VEIL's own settings."""
+
+    mode: Mode = "votes"
+    picks: int = Setting(default=4, ge=1)
+    quorum: float | None = Setting(default=None, ge=0)
+    concepts: int = Setting(default=60, ge=1)
+    server_rate: float = Setting(default=0.1, gt=0)
+    honest: float = Setting(default=0.5, gt=0, le=1)
+    teams: int = Setting(default=12, ge=1)
+
+
+def build(setup: Setup) -> Veil:
+    """From a study."""
+    own, public = Voting.model_validate(setup.settings), setup.public
+    two_outcomes("veil", public)
+    width = dense_only(setup.network, "method 'veil'").inputs
+    known = plain(width) if public.schema is None else dictionary(public.schema)
+    if own.mode == "secure":
+        setup.every_site("the secure mode of veil")
+    return Veil(
+        known,
+        own.mode,
+        setup.rounds,
+        min(own.picks, len(known)),
+        2.0 if own.quorum is None else own.quorum,
+        own.concepts,
+        own.server_rate,
+        public.sites,
+        public.patients,
+        own.honest,
+        Teams.of(public.sizes, own.teams if own.mode == "secure" else 1),
+    )
+
+
+def two_outcomes(name: str, public: Public) -> None:
+    """Concepts are made from two outcomes and from values on the scale of their declared bounds."""
+    if public.classes != 2:
+        raise StudyError(
+            f"method {name!r} tells two outcomes apart, found {public.classes} classes; use "
+            "another method"
+        )
+    if public.scaling == "site":
+        raise StudyError(
+            f"method {name!r} reads values on the scale of their bounds; leave out model.scaling = "
+            '"site"'
+        )
+
+
+def suits(public: Public) -> Fit:
+    """A sparse model that a clinician can read; votes need many hospitals to agree."""
+    if public.images or public.classes != 2:
+        return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
+    if public.epsilon is not None and public.sites < 20:
+        return Fit(1.0, "with few hospitals the noise may leave it without a concept")
+    return Fit(2.5, "a sparse model over clinical concepts, explained to the clinician")
+
+
+SEARCHED: dict[str, Space] = {
+    "votes": (
+        ROUNDS,
+        Choice("method.picks", (1, 2, 4, 6, 8, 12)),
+        Range("method.quorum", 0.0, 3.0, log=False),
+        Range("method.server_rate", 0.03, 1.0),
+        Choice("method.concepts", (20, 40, 60)),
+    ),
+    "secure": (
+        Choice("method.rounds", (4, 5, 6, 8, 10)),
+        Choice("method.concepts", (28, 36, 44, 52, 60)),
+        Choice("method.teams", (4, 8, 12, 16)),
+    ),
+}
+PAPER = Citation(
+    "VEIL: A Framework for Differentially Private, Interpretable, and Communication-Efficient "
+    "Federated Learning",
+    "Vallabhaneni",
+    2025,
+    "VEIL",
+)
+DECLARED = Declared(
+    "veil",
+    build,
+    Voting,
+    cites=(PAPER,),
+    uses=frozenset(),
+    searches=(),
+    space=lambda settings: SEARCHED["secure" if settings.mode == "secure" else "votes"],
+    clipped=False,
+    # The first rounds of the secure mode only measure: a short training has no model yet.
+    early=lambda settings: settings.mode != "secure",
+    suits=suits,
+    model="concepts",
+)
 
 
 def _zcdp(rho: float | None) -> dp_accounting.DpEvent:

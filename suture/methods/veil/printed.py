@@ -21,28 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Setting
 
-from suture.methods.base import Answer, Arrays, Base, State
+from suture.methods.base import Answer, Arrays, Method, Needs, State
+from suture.methods.declared import Choice, Declared, Range, Settings, Setup
+from suture.methods.veil.method import PAPER, two_outcomes
 from suture.methods.veil.wire import pack, unpack
-from suture.models.dense import Dense
+from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
 from suture.privacy.noise.source import derive, generator
 from suture.privacy.unit import Patients
 from suture.schema.message import Field
 from suture.training.contributions import logits, risk
-from suture.training.local import Local
+from suture.training.local import Local, at_round
 from suture.training.mechanism import train
 
 CLIP = 1.0
 
 
 @dataclass(frozen=True)
-class VeilPrinted(Base):
+class VeilPrinted(Method):
     """Proposals by local weights, signs in the clear."""
 
     inputs: int
@@ -53,14 +55,15 @@ class VeilPrinted(Base):
     server_rate: float = 0.1
     claimed_epsilon: float = 5.0
     name: str = "veil-printed"
-    needs: Literal["sum", "each", "secure sum"] = "each"
-    pooled: bool = False
-    weighting: Literal["size", "uniform"] = "size"
+    needs: Needs = "each"
 
     @property
     def label(self) -> str:
-        """Says what it is in every table."""
-        return f"VEIL as printed (not private: signs are released unprotected; claims epsilon {self.claimed_epsilon:g})"
+        claims = f"claims epsilon {self.claimed_epsilon:g}"
+        return f"VEIL as printed (not private: signs are released unprotected; {claims})"
+
+    def at_round(self, round_: int, rounds: int) -> VeilPrinted:
+        return replace(self, local=at_round(self.local, round_, rounds))
 
     def sensitivity(self, patients: int) -> float:
         """Equation (1). The bound is the paper's; with it every selection is nearly uniform.
@@ -134,3 +137,46 @@ class VeilPrinted(Base):
     ) -> NDArray[np.float32]:
         """The sigmoid of W x: a score, not a calibrated risk."""
         return risk(logits(x, state["weights"], 0.0)).astype(np.float32)
+
+
+class Printed(Settings):
+    """Algorithm 1's settings."""
+
+    picks: int = Setting(default=4, ge=1)
+    quorum: float | None = Setting(default=None, ge=0)
+    server_rate: float = Setting(default=0.1, gt=0)
+    claimed_epsilon: float = Setting(default=5.0, gt=0)
+
+
+def build(setup: Setup) -> VeilPrinted:
+    """From a study."""
+    own = Printed.model_validate(setup.settings)
+    two_outcomes("veil-printed", setup.public)
+    width = dense_only(setup.network, "method 'veil-printed'").inputs
+    quorum = 0.1 if own.quorum is None else own.quorum
+    return VeilPrinted(
+        width,
+        setup.local,
+        setup.rounds,
+        min(own.picks, width),
+        quorum,
+        own.server_rate,
+        own.claimed_epsilon,
+    )
+
+
+DECLARED = Declared(
+    "veil-printed",
+    build,
+    Printed,
+    cites=(PAPER,),
+    clipped=False,
+    space=lambda settings: (
+        Choice("method.picks", (2, 5, 10, 20)),
+        Range("method.quorum", 0.01, 0.5),
+        Range("method.server_rate", 0.03, 1.0),
+    ),
+    unproven="veil-printed is not private: signs are released unprotected, so no budget pays for "
+    "it. Use veil, which has a proof, or leave out [privacy]; its method.claimed_epsilon is shown "
+    "as claimed",
+)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.engine import federation
-from suture.engine.federation import Told, World
-from suture.engine.gather import SUM_OF_ALL, Gathered, is_reference
+from suture.engine.gather import SUM_OF_ALL, Gathered
+from suture.engine.plan import Plan, Told, World
 from suture.engine.round import EVERYBODY, Returned
 from suture.errors import (
     BudgetExhausted,
@@ -32,9 +32,9 @@ from suture.errors import (
 )
 from suture.evaluation.metrics import from_counts
 from suture.methods.base import Method, State
+from suture.methods.registry import declared
 from suture.network import wire
 from suture.network.masking import Asked, NotOpened, summed, sums_of
-from suture.privacy.accounting.planner import SitePlan
 from suture.protection.envelope import seal, unseal
 from suture.protection.terms import ProtectionSpec, Stage
 from suture.site.hospital import refusal
@@ -132,6 +132,7 @@ class Remote:
     """The engine of a federation behind a `Carrier`. Use as a context manager."""
 
     checkpoint_seconds = 0.0
+    threads = 1
     """After every round: a site repeats an answer, but never answers a round's other message."""
 
     name = "flower"
@@ -158,7 +159,7 @@ class Remote:
     def gather(self, study: Study, base: Path, folder: Path | None, seed: int) -> World:
         """Open the study at every site, tell all the sizes, and let every site make its promise."""
         one_machine = "stays on one machine: use --engine embedded"
-        if "pooled" in study.methods:
+        if any(declared(name).moves_rows for name in study.methods):
             raise StudyError(f"method 'pooled' moves rows to one place and {one_machine}")
         if study.simulation:
             raise StudyError(f"a simulation (simulation = true) {one_machine}")
@@ -283,16 +284,15 @@ class Remote:
         self,
         study: Study,
         here: World,
-        method: Method,
-        plans: Mapping[str, SitePlan],
-        account: str,
+        plan: Plan,
         seed: int,
     ) -> tuple[dict[str, RemoteMember], dict[str, RemoteMember]]:
         """Who trains and who is measured; with folds the hospitals held out are measured."""
         self._threshold = study.evaluation.threshold
         counts = study.evaluation.epsilon is not None and not here.simulated
         last = study.method.rounds if counts else 0
-        spelled = method.name if method.name in study.methods else study.method.name
+        name = plan.method.name
+        spelled = name if name in study.methods else study.method.name
         fold = here.fold or 0
         names = wire.Training(study=study.digest, seed=seed, fold=fold, method=spelled)
 
@@ -301,7 +301,7 @@ class Remote:
 
         trainers = {site: member(site, patients) for site, patients in here.sizes.items()}
         for site, found in trainers.items():
-            planned = plans.get(site)
+            planned = plan.sites.get(site)
             found.noise = planned.noise_multiplier if planned else None
             known = self._accounts[site].get(f"{fold}/{spelled}")
             # A run that is resumed may have nothing left to ask, and must still say what was spent.
@@ -356,7 +356,7 @@ class Remote:
         least: int,
     ) -> tuple[Returned, Gathered] | None:
         """A round under masks, of which only the sum is seen; None where nothing is summed."""
-        if protection.sum != "masked" or is_reference(method):
+        if protection.sum != "masked" or method.reference:
             return None
         unable = [site for site in messages if not members[site].pays]
         if unable:

@@ -25,13 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
-from suture.engine import federation, plan
+from suture.engine import federation
 from suture.engine.describe import counted, describes
-from suture.engine.gather import is_reference
-from suture.engine.round import participants, scheduled
+from suture.engine.plan import Evaluation, participants, plan_of
 from suture.errors import Reason, Refused, RunError
 from suture.evaluation.metrics import BINS, bins_of, measure
 from suture.methods.base import Method, State
+from suture.methods.registry import declared
 from suture.network.masking import SiteSums, sums_of
 from suture.network.node.config import SiteSettings
 from suture.network.wire import Header, Paid, Request, Words
@@ -81,7 +81,7 @@ class Plan:
     hospital: Hospital
     account: str
     noise: float | None
-    evaluation: plan.Evaluation | None
+    evaluation: Evaluation | None
     """The noisy evaluation, where the study asks for one."""
 
 
@@ -130,6 +130,7 @@ class Participant:
         """The study is about this site's rows, with declared sizes, or generated patients."""
         name, seeds = self.settings.name, range(asked.seed, asked.seed + asked.evaluation.seeds)
         sizes, own = {s.name: s.patients for s in asked.sites}, not self.settings.cohort
+        moved = any(declared(method).moves_rows for method in asked.methods)
         if asked.cohort is not None:
             problems = [
                 (own, "on a built-in cohort; this site has rows of its own", Reason.STUDY),
@@ -141,7 +142,7 @@ class Participant:
                 (name not in sizes, f"not for this site ({name!r})", Reason.STUDY),
                 (None in sizes.values(), "refused: it declares no size of a site", Reason.STUDY),
                 (self.seed != asked.seed, f"opened with seed {asked.seed} only", Reason.TURN),
-                ("pooled" in asked.methods, "pooled; rows stay here", Reason.SETTINGS),
+                (moved, "pooled; rows stay here", Reason.SETTINGS),
             ]
         for found, problem, reason in problems:
             if found:
@@ -240,19 +241,17 @@ class Participant:
         """Every training of the study, from its text, the public sizes and installed code alone."""
         site, found = self.settings.name, {}
         for part, name in product(federation.split(self.study, self.world), self.study.methods):
-            method, noise = plan.method_of(self.study, part, name), None
-            if site in part.sizes:
-                planned = plan.plan(self.study, part, method, site).get(site)
-                noise = planned.noise_multiplier if planned else None
+            planned = plan_of(self.study, part, name)
+            mine = planned.sites.get(site)
             found[part.fold or 0, name] = Plan(
                 name,
                 part.fold or 0,
                 part.sizes,
-                method,
+                planned.method,
                 part.tested.get(site) or self.world.hospitals[site],
-                plan.account(self.study, part, name),
-                noise,
-                plan.evaluation(self.study, part, name),
+                planned.account,
+                mine.noise_multiplier if mine else None,
+                planned.evaluation,
             )
         return found
 
@@ -291,7 +290,7 @@ class Participant:
 
     def _hidden(self, method: Method) -> bool:
         """Whether the coordinator must see nothing but the sum. It is not trusted not to look."""
-        if is_reference(method):
+        if method.reference:
             return False
         return self.study.protection.sum == "masked" or method.needs == "secure sum"
 
@@ -301,7 +300,7 @@ class Participant:
         method = training.plan.method
         if not self._hidden(method) or protection.sum != "masked":
             raise Refused('the study does not say protection.sum = "masked"', Reason.MASKED)
-        now = scheduled(method, training.round, self.study.method.rounds)
+        now = method.at_round(training.round, self.study.method.rounds)
         if given["stage"] == "advertise":
             return self._advertise(training, now, body)
         said: Header = {}
@@ -335,7 +334,7 @@ class Participant:
         round_, member = training.round, training.member
         self._turn(training)
         kept, mark = load_kept(training.file), hashlib.sha256(body).hexdigest()
-        now = scheduled(training.plan.method, round_, self.study.method.rounds)
+        now = training.plan.method.at_round(round_, self.study.method.rounds)
         if round_ < kept.round:
             # An earlier round's answer, if this very message had it; nothing is computed.
             known = None if member.session else member.repeated(now, body, round_)
@@ -482,7 +481,7 @@ class Participant:
                 raise Refused(f"the model to score gives {found} for {rows} rows", Reason.MESSAGE)
 
     def _counts(
-        self, training: Training, tested: plan.Evaluation, context: Context, state: State
+        self, training: Training, tested: Evaluation, context: Context, state: State
     ) -> tuple[Header, State]:
         """Test patients by risk and outcome, through the door."""
         member, method, site = training.member, training.plan.method, training.plan.hospital

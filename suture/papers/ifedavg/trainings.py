@@ -18,7 +18,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
@@ -31,7 +31,8 @@ from suture.engine import plan
 from suture.errors import RunError
 from suture.evaluation.metrics import measure
 from suture.methods.base import Answer, Method
-from suture.methods.registry import Public, build
+from suture.methods.declared import Public
+from suture.methods.registry import build
 from suture.models.dense import Dense
 from suture.papers.ifedavg.tables import LAYERED, METHODS, PRIOR
 from suture.papers.reproduction import Work, rows_of, spread
@@ -42,7 +43,6 @@ from suture.privacy.unit import Patients, concatenate
 from suture.schema.record import Metrics
 from suture.schema.table import feature_names
 from suture.study import Study
-from suture.training.local import at_round
 
 Settings = dict[str, str | float | bool | list[str] | None]
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)
@@ -300,10 +300,10 @@ def train(job: Job) -> Trained:
     clients = {name: data.train for name, data in sites.items()}
     if method.pooled:
         clients = {plan.POOLED: concatenate(list(clients.values()))}
-    local, rounds = plan.local_settings(study), study.method.rounds
+    rounds = study.method.rounds
 
     def method_at(round_: int) -> Method:
-        return replace(method, local=at_round(local, round_, rounds))  # type: ignore[type-var]
+        return method.at_round(round_, rounds)
 
     start = method.init(list(clients), np.random.default_rng([study.seed, 0x1F_ED]))
     state, own = play(

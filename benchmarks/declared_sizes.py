@@ -11,12 +11,11 @@ claimed.
 import numpy as np
 
 from suture.attacks.audit import Claim, audit, with_patient
-from suture.methods.registry import build
+from suture.methods.registry import MethodSpec, build
 from suture.models.dense import Dense
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
-from suture.study import MethodSpec
 from suture.training.local import Local
 
 DECLARED, NOISE, TRIALS = 64, 0.8, 6000

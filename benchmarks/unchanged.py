@@ -67,7 +67,8 @@ def study(method: str, /, *, private: bool = True, **tables: dict[str, Any]) -> 
     """A study file's text: 600 generated patients at five hospitals, a few rounds."""
     lines = ['[study]\nname = "unchanged"\noutcome = "high_risk"\nseed = 7']
     lines.append('cohort = { name = "cardio", patients = 600 }\n[model]\nhidden = [6]')
-    settings = {"name": method, "rounds": 4, "local_epochs": 1, **tables.pop("method", {})}
+    own = {} if method in ("fedsgd", "veil") else {"local_epochs": 1}  # they train no network
+    settings = {"name": method, "rounds": 4, **own, **tables.pop("method", {})}
     tables = {"method": settings, "evaluation": {"seeds": 2}, **tables}
     if private and method not in NOT_PRIVATE:
         tables["privacy"] = {"unit": "patient", "epsilon": 8.0}

@@ -92,7 +92,7 @@ def test_replace_changes_part_of_a_table():
         ('unit = "patient"', 'unit = "record"', "patient"),
         ('outcome = "high_risk"', 'outcome = "smoker"', "also listed as a feature"),
         ("rounds = 3", "rounds = 0", "method.rounds"),
-        ("rounds = 3", "round = 3", "not a setting"),
+        ("rounds = 3", "round = 3", "no such setting; did you mean 'rounds'"),
         ("[method]", "[methods]", "unknown table 'methods'"),
         ("seed = 7", "seeds = 7", "unknown key 'seeds'"),
         ('kind = "flag"', 'kind = "bool"', "smoker"),
@@ -227,7 +227,10 @@ def changed(value: Any, kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tupl
             for where, new in changed(getattr(value, name), field.annotation, (*path, name)):
                 yield where, value.model_copy(update={name: new})
         for name, item in (value.model_extra or {}).items():
-            yield (*path, name), value.model_copy(update={name: other(item, type(item))})
+            yield (
+                (*path, name),
+                value.model_copy(update={name: 7.5 if item is None else other(item, type(item))}),
+            )
     elif isinstance(value, tuple):
         for i, item in enumerate(value):
             for where, new in changed(item, type(item), (*path, str(i))):

@@ -1,13 +1,19 @@
 """Every method keeps the same contract, with and without privacy."""
 
+import re
+from pathlib import Path
+
 import dp_accounting
 import numpy as np
 import pytest
 
+import suture
 from suture.errors import StudyError
-from suture.methods.base import Answer, Grouped
+from suture.methods import registry
+from suture.methods.base import Answer, Method, Trained, Wrapper
+from suture.methods.declared import Public
 from suture.methods.ensemble import ALPHA, OWN
-from suture.methods.registry import ENSEMBLED, METHODS, NOT_PRIVATE, Public, build
+from suture.methods.registry import METHODS, MethodSpec, build, declared, ranked
 from suture.models.dense import Dense
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import seeded_key
@@ -15,11 +21,13 @@ from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
 from suture.protection.secure_sum import SecureSum
 from suture.schema.message import check_message
-from suture.study import MethodSpec
+from suture.study import Study
 from suture.training.local import Local
 
 NETWORK = Dense((3, 4, 1))
 SITES = ["a", "b", "c"]
+ENSEMBLED = tuple(name for name in METHODS if declared(name).global_model)
+NOT_PRIVATE = tuple(name for name in METHODS if declared(name).unproven)
 
 
 def make(name):
@@ -193,15 +201,15 @@ def federate(variant, sites, noise):
                 method, patients, own[site], message, noise, key, round_, site
             )
             answers[site] = unseal(seal(payload))
-        state = method.server_step(state, together(method, state, sizes, answers))
+        state = method.server_step(state, together(method, round_, sizes, answers))
     return method, state, own
 
 
-def together(method, state, sizes, answers):
+def together(method, round_, sizes, answers):
     """What the server sees: every answer, or only the sums."""
     if method.needs != "secure sum":
         return [Answer(site, sizes[site], payload) for site, payload in answers.items()]
-    groups = method.groups(state, list(sizes)) if isinstance(method, Grouped) else [tuple(sizes)]
+    groups = method.sums(round_, list(sizes)) or [tuple(sizes)]
     found = []
     for group in groups:
         box = SecureSum(tuple(group))
@@ -239,3 +247,133 @@ def test_every_method_trains_whatever_the_sites_are(variant, kind, noise):
                 method.predict(state, own[site], x[rows].copy(), site), risk[rows]
             )
         assert (ALPHA in own[site] and OWN in own[site]) == variant.endswith("ensemble")
+
+
+# --- the contract itself ---------------------------------------------------------------------------
+
+
+def asked(kind):
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_a_wrapper_passes_on_everything_that_a_run_may_ask():
+    assert asked(Method) <= asked(Wrapper)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if declared(name).global_model])
+def test_an_ensemble_is_planned_weighed_and_scheduled_as_the_method_inside(name):
+    spec = MethodSpec(ensemble=True, rounds=10)
+    local = Local(epochs=1, batch=8, rate=0.1, clip=1.0, decay=0.5, decays=2)
+    method = build(name, spec, NETWORK, local)
+    inner = method.inner
+    for plain in ("needs", "weighting", "phased", "by_size", "honest_sites", "reference"):
+        assert getattr(method, plain) == getattr(inner, plain), plain
+    assert [method.at_round(r, 10).inner.local.rate for r in (1, 6, 10)] == [0.1, 0.05, 0.05]
+    for noise in (None, 0.7):
+        assert method.round_event(1, "a", 40, noise) == inner.round_event(1, "a", 40, noise)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_learning_rate_decays_in_every_method_that_has_one(name):
+    local = Local(epochs=1, batch=8, rate=0.1, clip=1.0, decay=0.5, decays=2)
+    method = build(name, MethodSpec(rounds=10), NETWORK, local)
+    if isinstance(method, Trained):
+        assert method.at_round(6, 10).local.rate == 0.05
+        assert method.at_round(1, 10) is not method.at_round(6, 10)
+
+
+def test_every_method_but_the_references_cites_its_paper():
+    for name in METHODS:
+        assert bool(declared(name).cites) != (name in ("alone", "pooled")), name
+
+
+def study(**method):
+    return Study(name="s", outcome="high_risk", cohort="cardio", method=method)
+
+
+def test_a_setting_that_no_method_of_the_study_uses_is_refused_with_those_that_do():
+    with pytest.raises(StudyError, match=r"fedavg does not use it.*veil, veil-printed"):
+        study(name="fedavg", quorum=3)
+    with pytest.raises(StudyError, match="local_epochs: veil does not use it"):
+        study(name="veil", local_epochs=2)
+    with pytest.raises(StudyError, match="did you mean 'rounds'"):
+        study(name="fedavg", ronds=3)
+    with pytest.raises(StudyError, match=r"method.quorum: .*greater than or equal to 0"):
+        study(name="veil", quorum=-1)
+
+
+def test_a_setting_is_used_by_the_methods_compared_with_and_defaults_say_nothing():
+    both = Study(
+        name="s", outcome="high_risk", cohort="cardio",
+        method={"name": "fedavg", "quorum": 3.0}, evaluation={"compare": ["veil"]},
+    )  # fmt: skip
+    assert both.to_dict()["method"]["quorum"] == 3.0
+    assert study(name="fedavg", server_rate=0.1) == study(name="fedavg")
+    assert Study.from_text(both.to_toml()) == both
+
+
+def test_another_method_takes_over_only_what_it_uses():
+    tuned = study(name="fedadam", server_rate=0.5, batch=16)
+    other = tuned.replace(method={"name": "veil", "quorum": 1.0}).to_dict()["method"]
+    assert other["server_rate"] == 0.5  # veil's server has a rate too
+    assert other["quorum"] == 1.0
+    assert other["batch"] == 32
+    with pytest.raises(StudyError, match="proximal"):
+        tuned.replace(method={"name": "veil", "proximal": 1.0})
+
+
+def test_methods_are_ranked_by_what_they_declare():
+    few = Public(sites=5, patients=5000, epsilon=1.0)
+    best = [one.name for one, fit in ranked(few)]
+    assert best[0] == "fedsgd"
+    assert not {"moon", "veil-printed"} & set(best)
+    pictures = Public(sites=5, patients=5000, epsilon=1.0, images=True)
+    assert "veil" not in [one.name for one, _ in ranked(pictures)]
+
+
+# --- a method from outside --------------------------------------------------------------------------
+
+
+def test_the_worked_example_of_the_page_runs_keeps_the_contract_and_is_known_by_entry_point(
+    tmp_path, monkeypatch
+):
+    """docs/methods.md, "A method of your own": the code block of the page itself."""
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(\"\"\"FedDyn.*?)```", page, re.S).group(1)
+    (tmp_path / "feddyn.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import feddyn
+
+    mine = Study(
+        name="s", outcome="high_risk", cohort={"name": "cardio", "patients": 600}, seed=3,
+        model={"hidden": [4]}, method={"name": "feddyn", "rounds": 3, "local_epochs": 1, "pull": 0.1},
+        privacy={"unit": "patient", "epsilon": 8.0},
+    )  # fmt: skip
+    with pytest.raises(StudyError, match="unknown method 'feddyn'"):
+        suture.run(mine)
+    monkeypatch.setattr(registry, "_passed", {})
+    found = suture.run(mine, methods=[feddyn.DECLARED])
+    assert found.data["methods"]["feddyn"]["privacy"]["epsilon"] <= 8.0
+    assert found.data["references"][0]["where"] == "arXiv:2111.04263"
+    with pytest.raises(StudyError, match=r"method.pul: there is no such setting.*'pull'"):
+        suture.run(mine.replace(method={"pul": 1.0}), methods=[feddyn.DECLARED])
+
+    class Point:
+        name, value = "feddyn", "feddyn:DECLARED"
+
+        def load(self):
+            return feddyn.DECLARED
+
+    monkeypatch.setattr(registry, "_passed", {})
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()])
+    registry._others.cache_clear()
+    small = Local(epochs=1, batch=8, rate=0.1, clip=1.0)
+    try:
+        assert "feddyn" in registry.known()
+        for noise in (None, 0.7):
+            state, _ = rounds(build("feddyn", MethodSpec(), NETWORK, small), 3, noise)
+            again, _ = rounds(build("feddyn", MethodSpec(), NETWORK, small), 3, noise)
+            for key, array in state.items():
+                np.testing.assert_array_equal(array, again[key])
+    finally:
+        registry._others.cache_clear()

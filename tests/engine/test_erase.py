@@ -12,7 +12,7 @@ from suture.cohorts.starter import write_starter
 from suture.engine import erase as erasing
 from suture.engine import federation
 from suture.engine.conduct import run
-from suture.engine.round import first_rounds
+from suture.engine.plan import first_rounds
 from suture.errors import BudgetExhausted, DataError, StudyError
 from suture.privacy.ledger.ledger import Ledger
 from suture.site.gate import is_held_out

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from suture.engine.conduct import run
-from suture.engine.gather import check, check_engine, gather, question
+from suture.engine.gather import check, gather, question
 from suture.errors import RunError, StudyError
 from suture.methods.fedavg import FedAvg
 from suture.models.dense import Dense
@@ -170,8 +170,7 @@ def test_masks_and_robust_rules_exclude_each_other():
     ],
 )
 def test_what_cannot_be_is_refused(name, protection, sites, why):
-    from suture.methods.registry import build
-    from suture.study import MethodSpec
+    from suture.methods.registry import MethodSpec, build
 
     method = build(name, MethodSpec(), Dense((2, 2, 1)), Local())
     with pytest.raises(StudyError, match=why):
@@ -179,8 +178,8 @@ def test_what_cannot_be_is_refused(name, protection, sites, why):
 
 
 def test_a_sum_of_fewer_than_the_honest_sites_is_never_opened():
-    from suture.methods.registry import Public, build
-    from suture.study import MethodSpec
+    from suture.methods.declared import Public
+    from suture.methods.registry import MethodSpec, build
 
     spec = MethodSpec(name="veil", mode="secure", honest=0.9)
     method = build("veil", spec, Dense((2, 1)), Local(), Public(sites=20))
@@ -203,9 +202,11 @@ def study(name, **changes):
         "model": {"hidden": [4]},
         "method": {
             "name": name,
-            "rounds": 4 if name == "veil" else 3,
-            "local_epochs": 1,
-            "mode": "secure",
+            **(
+                {"rounds": 4, "mode": "secure"}
+                if name == "veil"
+                else {"rounds": 3, "local_epochs": 1}
+            ),
         },
         "privacy": {"unit": "patient", "noise_multiplier": 2.0, "accountant": "rdp"},
     }
@@ -263,14 +264,6 @@ def test_references_are_left_alone():
     assert Study.from_text(asked.to_toml()) == asked
 
 
-def test_masks_are_not_promised_where_the_coordinator_sees_the_answers():
-    check_engine(MASKED, SimpleNamespace(name="embedded"))
-    check_engine(PLAIN, SimpleNamespace(name="flower"))
-    check_engine(MASKED, SimpleNamespace(name="flower", summed=None))
-    with pytest.raises(StudyError, match="would see the answers before they are masked"):
-        check_engine(MASKED, SimpleNamespace(name="flower"))
-
-
 def test_a_study_with_a_robust_rule_runs():
     result = run(study("fedadam", protection={"aggregation": "trimmed-mean", "norm_bound": 0.01}))
     notes = result.data["methods"]["fedadam"]["protection"]
@@ -279,7 +272,7 @@ def test_a_study_with_a_robust_rule_runs():
 
 
 def test_a_method_that_needs_every_answer_is_refused_before_rows_are_read(tmp_path):
-    with pytest.raises(StudyError, match="fedcluster needs each of them"):
+    with pytest.raises(StudyError, match="fedcluster needs each of"):
         run(
             study("fedavg", protection={"sum": "masked"}, evaluation={"compare": ["fedcluster"]}),
             out=tmp_path / "run",

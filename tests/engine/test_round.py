@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suture.engine.round import participants, rounds_of
+from suture.engine.plan import participants, rounds_of
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.floats(0.01, 1.0), st.integers(0, 2**31))

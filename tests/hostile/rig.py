@@ -21,7 +21,6 @@ from support.batches import train_images_on_batches
 
 from suture.engine import federation
 from suture.engine import plan as planning
-from suture.engine.round import scheduled
 from suture.network import masking, wire, witnesses
 from suture.network.node import participant
 from suture.network.node.config import SiteSettings
@@ -346,9 +345,8 @@ def summed(handlers, asked, arrays, round_=1, fold=0, leave=(), refused=None):
     here = federation.survey(found.public(), Path(), found.seed, only="")
     here.sizes = sizes_of(found)
     part = {part.fold or 0: part for part in federation.split(found, here)}[fold]
-    method = scheduled(
-        planning.method_of(found, part, found.method.name), round_, found.method.rounds
-    )
+    method = planning.method_of(found, part, found.method.name)
+    method = method.at_round(round_, found.method.rounds)
     group = next(iter(masking.sums_of(method, list(part.sizes), round_)))
     sizes, message = {name: part.sizes[name] for name in group}, seal(arrays)
     answers = {}
@@ -431,7 +429,7 @@ def contributions(asked, data, message, round_=1, own=None):
     """
     found = as_study(asked)
     site = next(iter(sizes_of(found)))
-    method = _for_reading(scheduled(method_of(found), round_, found.method.rounds))
+    method = _for_reading(method_of(found).at_round(round_, found.method.rounds))
     check_message(message, method.expects(round_, site))
     data = replace(data, declared=READ_AS)
     seen, noised, train = [], {kind: kind.noised for kind in MECHANISMS}, door.Session.train

@@ -10,7 +10,6 @@ import pytest
 from support.bench import NAMES, Bench, message, reason, the_study
 
 from suture.engine import federation, plan
-from suture.engine.round import scheduled
 from suture.errors import SutureError
 from suture.network import masking, wire
 from suture.network.wire import application_hash
@@ -100,7 +99,7 @@ def summed(bench, study, round_=1, at=None):
     `mask`."""
     here = federation.survey(study.public(), Path(), study.seed, only="")
     here.sizes = {site.name: site.patients for site in study.sites}
-    method = scheduled(plan.method_of(study, here, study.method.name), round_, study.method.rounds)
+    method = plan.method_of(study, here, study.method.name).at_round(round_, study.method.rounds)
     words = {}
 
     def carry(name, bodies):

@@ -11,7 +11,7 @@ of floats (`rig.contribution`).
 import numpy as np
 import pytest
 
-from suture.methods.registry import ENSEMBLED, METHODS, NOT_PRIVATE
+from suture.methods.registry import METHODS, declared
 from suture.privacy.unit import Patients
 
 from . import rig
@@ -49,10 +49,10 @@ def cases():
     computes."""
     found = {}
     for name in METHODS:
-        if name in NOT_PRIVATE or name in ("pooled", "veil", "fairfed", "ifedavg"):
+        if declared(name).unproven or name in ("pooled", "veil", "fairfed", "ifedavg"):
             continue
         found[name] = {"method": {"name": name, "proximal": 0.0}}
-    for name in ENSEMBLED:
+    for name in (name for name in METHODS if declared(name).global_model):
         schema = {"schema": WITH_GROUPS} if name == "fairfed" else {}
         found[f"{name}, ensemble"] = {
             "method": {"name": name, "ensemble": True, "proximal": 0.0},

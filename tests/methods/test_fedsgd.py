@@ -10,13 +10,14 @@ from support.reference import clipped_sum
 from suture.attacks.audit import Claim, audit, with_patient
 from suture.engine.conduct import run
 from suture.errors import StudyError
-from suture.methods.registry import Public, build
+from suture.methods.declared import Public
+from suture.methods.registry import MethodSpec, build
 from suture.models.dense import Dense
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.collector import secure_total
-from suture.study import MethodSpec, Study
+from suture.study import Study
 from suture.training.local import Local
 
 NETWORK = Dense((4, 1))

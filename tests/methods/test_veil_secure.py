@@ -75,7 +75,7 @@ def test_every_hospital_pays_the_same_in_all(teams, rounds):
     for t in range(rounds):
         state["t"][0] = t
         asked = {site: method.broadcast(state, site) for site in SIZES}
-        groups = method.groups(state, tuple(SIZES))
+        groups = method.sums(t + 1, tuple(SIZES))
         for site, message in asked.items():
             event = method.round_event(t + 1, site, 10, 3.0)
             resting = not message
@@ -191,7 +191,14 @@ def test_the_noise_level_arrives_whole(sites):
 
 def opened(method, state, patients, sealed):
     return gather(
-        method, ProtectionSpec(), patients, sealed, 1, {}, 1, method.groups(state, tuple(patients))
+        method,
+        ProtectionSpec(),
+        patients,
+        sealed,
+        1,
+        {},
+        1,
+        method.sums(int(state["t"][0]) + 1, tuple(patients)),
     ).answers
 
 
@@ -349,7 +356,7 @@ def test_masks_of_teams_do_not_mix_and_a_teams_dropout_is_reckoned_with():
         sealed[site] = seal(
             rehearse(method, data, {}, asked, None, seeded_key(3, site), 1, site)[0]
         )
-    groups = method.groups(state, tuple(SIZES))
+    groups = method.sums(1, tuple(SIZES))
     messages = {site: seal(method.broadcast(state, site)) for site in SIZES}
     gone = groups[1][2]
     stayed = {site: data for site, data in sealed.items() if site != gone}

@@ -7,7 +7,7 @@ from support.loopback import Loopback
 
 from suture import cohorts
 from suture.engine import conduct
-from suture.methods.registry import METHODS, NOT_PRIVATE
+from suture.methods.registry import METHODS, declared
 from suture.network.coordinator.remote import Remote
 from suture.study import Study
 
@@ -26,18 +26,18 @@ def study(method, **more):
         "method": {
             "name": method,
             "rounds": 4,
-            "local_epochs": 1,
+            **({"local_epochs": 1} if declared(method).uses else {}),
             "participation": 0.5 if method == "fedadam" else 1.0,
         },
         "evaluation": {"seeds": 3},
     }
-    if method not in NOT_PRIVATE:
+    if not declared(method).unproven:
         fields["privacy"] = {"unit": "patient", "epsilon": 8.0}
     if method == "fairfed":
-        declared = cohorts.load("cardio", 1, patients=100).schema.model_dump(
+        table = cohorts.load("cardio", 1, patients=100).schema.model_dump(
             mode="json", exclude_none=True
         )
-        fields["schema"] = {**declared, "protected": {"column": "sex", "values": ["F", "M"]}}
+        fields["schema"] = {**table, "protected": {"column": "sex", "values": ["F", "M"]}}
     if method in HIDDEN:
         fields["protection"] = {"sum": "masked"}
     return Study(**{**fields, **more})

@@ -14,7 +14,7 @@ def test_a_site_plans_once_per_study(tmp_path, monkeypatch):
     with closing(Bench(tmp_path, study)) as bench:
         bench.joined(study)
         for module, name in (
-            (plan, "plan"),
+            (plan, "_promises"),
             (plan, "method_of"),
             (plan, "evaluation"),
             (federation, "split"),

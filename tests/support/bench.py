@@ -7,7 +7,6 @@ from contextlib import closing
 import numpy as np
 
 from suture.engine import federation, plan
-from suture.engine.round import scheduled
 from suture.network import wire
 from suture.network.node.config import SiteSettings
 from suture.network.node.handler import Handler
@@ -189,7 +188,7 @@ def _length(study):
     here.sizes = {site.name: site.patients for site in study.sites}
     method = plan.method_of(study, here, study.method.name)
     (length,) = (
-        scheduled(method, 1, study.method.rounds).expects(1, study.sites[0].name)["params"].shape
+        method.at_round(1, study.method.rounds).expects(1, study.sites[0].name)["params"].shape
     )
     return length
 

@@ -11,10 +11,16 @@ optuna = pytest.importorskip("optuna")
 from suture.cohorts import load  # noqa: E402
 from suture.engine import conduct, federation  # noqa: E402
 from suture.errors import DataError, PrivacyError, RunError, StudyError  # noqa: E402
-from suture.methods.registry import METHODS  # noqa: E402
+from suture.methods.declared import Choice  # noqa: E402
+from suture.methods.registry import METHODS, known  # noqa: E402
 from suture.study import Study  # noqa: E402
-from suture.tune import spaces  # noqa: E402
-from suture.tune.plan import LARGE, Tried, choose, make_plan  # noqa: E402
+from suture.tune.plan import (  # noqa: E402
+    LARGE,
+    Tried,
+    choose,
+    make_plan,
+    space_of,
+)
 from suture.tune.search import tune  # noqa: E402
 
 
@@ -59,7 +65,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
         seed=1042 + 1, n_startup_trials=10, multivariate=True
     )
     trial = search.ask()  # a process dies in the middle of this one
-    for part in spaces.space_of(icu(), "veil"):
+    for part in space_of(icu(), "veil"):
         trial.suggest_categorical(part.name, part.values)
     cut = tune(icu(), out=tmp_path / "cut", trials=3, threads=1)
     keep = [
@@ -128,14 +134,16 @@ def test_a_published_set_is_searched_without_its_test_patients(tmp_path):
 
 
 def test_methods_and_spaces(tmp_path):
-    assert set(spaces.known()) == set(METHODS)
+    assert set(known()) == set(METHODS)
     for name in METHODS:
-        for part in spaces.space_of(icu(), name):
+        for part in space_of(icu(), name):
             table, key = part.name.split(".")
-            ends = part.values if isinstance(part, spaces.Choice) else (part.low, part.high)
+            ends = part.values if isinstance(part, Choice) else (part.low, part.high)
             for value in ends:
-                icu().replace(**{table: {key: value}})  # every end is a valid setting
-    assert "privacy.clip" in [part.name for part in spaces.space_of(icu(), "fedavg")]
+                icu().replace(method={"name": name}).replace(
+                    **{table: {key: value}}
+                )  # every end is a valid setting
+    assert "privacy.clip" in [part.name for part in space_of(icu(), "fedavg")]
     with pytest.raises(PrivacyError, match="moon is not private"):
         make_plan(icu(), "moon", tmp_path)
     for wrong, why in (
@@ -144,7 +152,7 @@ def test_methods_and_spaces(tmp_path):
     ):
         with pytest.raises(StudyError, match=why):
             make_plan(icu(), "veil", tmp_path, only=wrong)
-    with pytest.raises(StudyError, match="no search space"):
+    with pytest.raises(StudyError, match="unknown method"):
         make_plan(icu(), "fedmany", tmp_path)
 
 

@@ -160,10 +160,11 @@ def completed(spec: MethodSpec, names: Sequence[str]) -> MethodSpec:
     uses is refused, unless it says no more than the default."""
     used, given = settings_of(names), dict(spec.model_extra or {})
     shared = {*SHARED, *(key for name in names for key in declared(name).uses)}
+    plain = spec.model_dump(include=set(MethodSpec.model_fields))
     idle = [
         key
         for key, field in MethodSpec.model_fields.items()
-        if key not in shared and getattr(spec, key) != field.default
+        if key not in shared and plain[key] != field.default
     ]
     for key in [*idle, *(key for key in given if key not in used)]:
         everything = settings_of(known())
@@ -176,7 +177,6 @@ def completed(spec: MethodSpec, names: Sequence[str]) -> MethodSpec:
         for kind in dict.fromkeys(used.values())
         for key, value in MethodSpec(**given).own(kind)
     }
-    plain = {key: getattr(spec, key) for key in MethodSpec.model_fields}
     return MethodSpec(**plain, **filled)
 
 
@@ -243,6 +243,27 @@ def references(names: Sequence[str], private: bool) -> list[dict[str, Any]]:
 
     papers = [paper for name in names for paper in declared(name).cites]
     return [paper._asdict() for paper in dict.fromkeys((*papers, *(PROMISE if private else ())))]
+
+
+def described(public: Public | None = None) -> list[dict[str, Any]]:
+    """Every method for a table: what it is, whether a budget can pay for it, its settings and
+    papers; with what is ``public`` about a federation, how well it suits, best first."""
+    fits = {} if public is None else {one.name: fit for one, fit in ranked(public)}
+    rows = []
+    for one in map(declared, known()):
+        fit = fits.get(one.name)
+        refused = one.unproven if public is not None and public.epsilon is not None else ""
+        row = {
+            "name": one.name,
+            "private": not one.unproven,
+            "settings": [*sorted(settings_of([one.name])), *sorted(one.uses)],
+            "papers": [paper._asdict() for paper in one.cites],
+        }
+        if public is not None:
+            row |= {"points": fit.points if fit else 0.0}
+            row |= {"why": fit.why if fit else refused or one.suits(public).why}
+        rows.append(row)
+    return sorted(rows, key=lambda row: -float(row.get("points", 0)))
 
 
 def ranked(public: Public) -> list[tuple[Declared, Fit]]:

@@ -584,6 +584,8 @@ def _short(source: dict[str, Any]) -> Any:
     return told["path"] if set(told) == {"path"} else told
 
 
+# Written by hand: tomli-w writes short sites as one inline array before [study], to which nobody can
+# add a [[site]], and spreads a feature's line over a table.
 def _table(name: str, values: dict[str, Any], heading: str = "[{}]") -> list[str]:
     return [
         heading.format(name),

@@ -21,6 +21,7 @@ from support.batches import train_images_on_batches
 
 from suture.engine import federation
 from suture.engine import plan as planning
+from suture.methods.registry import kept, known
 from suture.network import masking, wire, witnesses
 from suture.network.node import participant
 from suture.network.node.config import SiteSettings
@@ -97,6 +98,9 @@ def study(names=SITES, *, declared=DECLARED, **more):
         fields[key] = (
             {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         )
+    names = (fields["method"]["name"], *fields["evaluation"].get("compare", ()))
+    if set(names) <= set(known()):
+        fields["method"] = kept(fields["method"], names, ())
     return Study(**fields)
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 
 from suture.engine import federation, plan
+from suture.methods.registry import kept, known
 from suture.network import wire
 from suture.network.node.config import SiteSettings
 from suture.network.node.handler import Handler
@@ -43,6 +44,9 @@ def the_study(names=NAMES, **more):
         fields[key] = (
             {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         )
+    names = (fields["method"]["name"], *fields["evaluation"].get("compare", ()))
+    if set(names) <= set(known()):
+        fields["method"] = kept(fields["method"], names, ())
     return Study(**fields)
 
 

@@ -136,7 +136,7 @@ class Result:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a
         DataFrame)."""
         from suture.models.concepts import dictionary
-        from suture.models.kinds import rebuilt
+        from suture.models.network import rebuilt
         from suture.schema.table import Schema
         from suture.site.reading import encode_rows
 

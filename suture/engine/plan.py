@@ -14,8 +14,7 @@ from suture.engine.round import participants, rounds_of
 from suture.errors import PrivacyError, StudyError
 from suture.methods.base import Method, Phased
 from suture.methods.registry import NOT_PRIVATE, Public, build
-from suture.models.kinds import shaped
-from suture.models.network import Network
+from suture.models.network import Network, shaped
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     ZCDP,

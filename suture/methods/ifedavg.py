@@ -44,7 +44,7 @@ from suture.methods.base import (
 from suture.models.dense import Dense
 from suture.privacy.door import Payload, Sealed, Session
 from suture.schema.message import Field
-from suture.training.fused import Layers
+from suture.training.affine import Layers
 from suture.training.local import Local
 from suture.training.mechanism import DpSgd
 

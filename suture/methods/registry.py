@@ -158,7 +158,7 @@ def _personal(name: str, spec: MethodSpec, network: Network, local: Local) -> Me
     from suture.methods.finetune import FineTune
     from suture.methods.ifedavg import IFedAvg
     from suture.models.dense import dense_only
-    from suture.training.fused import Layers
+    from suture.training.affine import Layers
 
     weighting = spec.weighting or "uniform"
     if name == "finetune":

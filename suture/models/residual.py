@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from suture.errors import MissingExtra, StudyError
-from suture.models.network import Description, Floats, Settings, Trainer, probabilities
+from suture.models.dense import Description, Floats, Settings, Trainer, probabilities
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError
-from suture.models.network import Floats
+from suture.models.dense import Floats
 from suture.models.residual import one_thread, torch_or_say
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from suture.errors import StudyError
 from suture.models.dense import Dense
-from suture.models.network import Floats as Params
+from suture.models.dense import Floats as Params
 from suture.privacy.noise.source import derive
 from suture.privacy.unit import Patients
 from suture.training.local import Local, batches, check, known, loss_weights

@@ -18,8 +18,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.models.compiled import compiled
 from suture.models.dense import Dense
+from suture.models.kernels import compiled
 from suture.privacy.unit import Patients
 from suture.training.local import Local, check, known, loss_weights
 

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suture.errors import MissingExtra, StudyError
-from suture.models.network import Floats, Network
+from suture.models.dense import Floats
+from suture.models.network import Network
 from suture.models.residual import Residual, one_thread, torch_or_say
 from suture.privacy.noise.source import Keystream, derive
 from suture.privacy.unit import Patients
 from suture.training.dpsgd import SMALLEST
-from suture.training.draws import normals
 from suture.training.local import (
     Indices,
     Local,
@@ -47,6 +47,7 @@ from suture.training.local import (
     expected_batch,
     known,
     loss_weights,
+    normals,
 )
 
 if TYPE_CHECKING:

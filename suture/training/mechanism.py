@@ -7,8 +7,8 @@ patient adds, and adds the very vector that it has clipped.
 | kernel        | what it trains                                      | where                   |
 |---------------|-----------------------------------------------------|-------------------------|
 | `plain`       | a network, by the trainer that it names             | `TRAINERS`              |
-| `affine`      | a dense network between a site's affine layers      | `fused.train_affine`    |
-| `layers`      | the affine layers alone                             | `fused.train_affine`    |
+| `affine`      | a dense network between a site's affine layers      | `affine.train_affine`    |
+| `layers`      | the affine layers alone                             | `affine.train_affine`    |
 | `mixed`       | a global and a personal model that are mixed (APFL) | `pairs.train_mixed`     |
 | `tied`        | a personal model tied to the global one (Ditto)     | `pairs.train_tied`      |
 """
@@ -23,15 +23,16 @@ import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.errors import DataError, PrivacyError
-from suture.models.dense import dense_only
-from suture.models.network import Floats, Network
-from suture.models.network import Trainer as TrainerName
+from suture.errors import DataError, PrivacyError, StudyError
+from suture.models.dense import Floats, dense_only
+from suture.models.dense import Trainer as TrainerName
+from suture.models.network import Network
 from suture.privacy.door import mechanism
 from suture.privacy.noise.source import State
 from suture.privacy.unit import Patients
 from suture.training import local as training
-from suture.training.fused import train_affine, train_dense
+from suture.training.affine import NOTHING, PLAIN, train_affine
+from suture.training.dpsgd import Fused
 from suture.training.imaging import train_images
 from suture.training.local import Local
 from suture.training.pairs import train_mixed, train_tied
@@ -55,7 +56,28 @@ class Trainer(Protocol):
     ) -> Floats: ...
 
 
-TRAINERS: dict[TrainerName, Trainer] = {"dense": train_dense, "images": train_images}
+def _train_dense(
+    network: Network,
+    params: Floats,
+    data: Patients,
+    local: Local,
+    key: bytes,
+    anchor: Floats | None,
+    push: Floats | None,
+) -> Floats:
+    dense = dense_only(network, "this training")
+    if not local.dropout:
+        fused = Fused(dense, params, data, local, anchor, push)
+        fused.train(key)
+        return fused.params()
+    if anchor is not None or push is not None:
+        raise StudyError(
+            "training with dropout has no anchor or push; set model.dropout to 0 for this method"
+        )
+    return train_affine(dense, params, PLAIN, NOTHING, data, local, key)[0]
+
+
+TRAINERS: dict[TrainerName, Trainer] = {"dense": _train_dense, "images": train_images}
 """Every trainer, by the name that a network's ``trainer`` states."""
 
 

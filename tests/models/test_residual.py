@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from suture.errors import StudyError
-from suture.models.kinds import rebuilt
+from suture.models.network import rebuilt
 from suture.models.residual import Residual, converted, digest
 
 torch = pytest.importorskip("torch", reason="residual networks: pip install 'suture[imaging]'")

@@ -474,8 +474,9 @@ class Fused:
         scale = float(local.noise_multiplier * clip) if local.noise_multiplier else 0.0
         expected, proximal = expected_batch(data.size, local), float(local.proximal)
         self.rule = Rule(expected, clip, scale, proximal, float(local.momentum), float(local.rate))
-        whole = (np.empty(BLOCK, np.int64) for _ in range(3))
-        self.block = Block(*whole, np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float32))
+        labels, rows, ends = np.empty((3, BLOCK), np.int64)
+        squares, factors = np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float32)
+        self.block = Block(labels, rows, ends, squares, factors)
         self._ready()
 
     def _workspace(self) -> tuple[Floats, Indices]:

@@ -308,12 +308,15 @@ def forward(m, t, rows, relu):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def put_row(m, t, r, x, row):  # type: ignore[no-untyped-def]
-    """One row of ``x``, and the constant 1, into row ``r`` of A[0]."""
-    at, size = t[0, A] + r * t[0, A_STRIDE], t[0, SIZE]
-    for c in range(size):
-        m[at + c] = x[row, c]
-    m[at + size] = np.float32(1)
+def put_rows(m, t, x, rows, count):  # type: ignore[no-untyped-def]
+    """The first ``count`` of these rows of ``x``, each with the constant 1, into A[0]."""
+    at, size = t[0, A], t[0, SIZE]
+    for r in range(count):
+        row = rows[r]
+        for c in range(size):
+            m[at + c] = x[row, c]
+        m[at + size] = np.float32(1)
+        at += t[0, A_STRIDE]
 
 
 @compiled
@@ -323,8 +326,7 @@ def _logits(m, t, params, x, relu, out):  # type: ignore[no-untyped-def]
     last = len(t) - 1
     for start in range(0, len(x), BLOCK):
         rows = min(BLOCK, len(x) - start)
-        for r in range(rows):
-            put_row(m, t, r, x, start + r)
+        put_rows(m, t, x, np.arange(start, start + rows), rows)
         forward(m, t, rows, relu)
         for r in range(rows):
             at = t[last, A] + r * t[last, A_STRIDE]

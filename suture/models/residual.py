@@ -230,19 +230,16 @@ def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: np.asarray(archive[name], np.float32) for name in shapes}
     except FileNotFoundError:
-        raise StudyError(f"model.weights: {path} does not exist") from None
+        raise _wrong(path, "does not exist") from None
     except KeyError as error:
-        raise StudyError(f"model.weights: {path}: expected an array {error}, found none") from None
+        raise _wrong(path, f"expected an array {error}, found none") from None
     except (OSError, ValueError) as error:
-        raise StudyError(
-            f"model.weights: {path} is not a file of plain arrays ({type(error).__name__})"
-        ) from None
+        raise _wrong(path, f"is not a file of plain arrays ({type(error).__name__})") from None
     for name, shape in shapes.items():
-        if found[name].shape != shape or not np.isfinite(found[name]).all():
-            raise StudyError(
-                f"model.weights: {path}: expected {name} of shape {shape} and finite, found shape "
-                f"{found[name].shape}"
-            )
+        here = found[name]
+        if here.shape != shape or not np.isfinite(here).all():
+            expected = f"expected {name} of shape {shape} and finite"
+            raise _wrong(path, f"{expected}, found shape {here.shape}")
     return found
 
 
@@ -259,17 +256,11 @@ def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Float
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise StudyError(
-            f"model.weights: {path} does not exist; give a file such as resnet34-b627a593.pth"
-        ) from None
+        raise _wrong(path, "does not exist; give a file such as resnet34-b627a593.pth") from None
     except Exception as error:  # torch.load fails in many ways; each means: not such a file
-        raise StudyError(
-            f"model.weights: {path} is not a file of plain tensors ({type(error).__name__})"
-        ) from None
+        raise _wrong(path, f"is not a file of plain tensors ({type(error).__name__})") from None
     if not isinstance(saved, dict):
-        raise StudyError(
-            f"model.weights: {path} should hold named tensors, found {type(saved).__name__}"
-        )
+        raise _wrong(path, f"should hold named tensors, found {type(saved).__name__}")
     found: dict[str, Floats] = {}
     for name, shape in shapes.items():
         if name.startswith("fc."):
@@ -280,11 +271,13 @@ def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Float
             array = array.mean(axis=1, keepdims=True)
         if array is None or array.shape != shape:
             what = "nothing" if array is None else f"shape {array.shape}"
-            raise StudyError(
-                f"model.weights: {path}: expected {name} of shape {shape}, found {what}"
-            )
+            raise _wrong(path, f"expected {name} of shape {shape}, found {what}")
         found[name] = array
     return found
+
+
+def _wrong(path: Path, what: str) -> StudyError:
+    return StudyError(f"model.weights: {path}: {what}")
 
 
 def digest(path: str | Path) -> str:

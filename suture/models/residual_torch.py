@@ -75,9 +75,7 @@ def over(flat: Tensor, build: Callable[[], nn.Module]) -> nn.Module:
     at = 0
     for name, parameter in list(net.named_parameters()):
         owner, _, own = name.rpartition(".")
-        size = parameter.numel()
-        setattr(
-            net.get_submodule(owner), own, nn.Parameter(flat[at : at + size].view(parameter.shape))
-        )
-        at += size
+        part = flat[at : at + parameter.numel()].view(parameter.shape)
+        setattr(net.get_submodule(owner), own, nn.Parameter(part))
+        at += parameter.numel()
     return net

@@ -50,7 +50,7 @@ from suture.models.dense import (
     T,
     layer,
     layout,
-    put_row,
+    put_rows,
 )
 from suture.models.kernels import aligned, compiled, padded, product
 from suture.privacy.unit import Patients
@@ -248,8 +248,8 @@ def _part(m, e, row, column, r):  # type: ignore[no-untyped-def]
 def _put_rows(m, t, e, data, block, count):  # type: ignore[no-untyped-def]
     """Rows through f_in into A[0]; x + b is kept for the derivative of the scale."""
     shift, scale = _part(m, e, 0, SHIFT, 0), _part(m, e, 0, SCALE, 0)
+    put_rows(m, t, data.x, block.rows, count)
     for r in range(count):
-        put_row(m, t, r, data.x, block.rows[r])
         block.labels[r] = data.y[block.rows[r]]
         if e[0, KIND] != NONE:
             at = t[0, A] + r * t[0, A_STRIDE]
@@ -454,7 +454,7 @@ def _add_batch(m, t, affine, data, batch, seed, clip, block):  # type: ignore[no
     """Sum the clipped gradients of a batch of patients; returns how many rows there were."""
     p, seen = np.int64(0), np.int64(0)
     while p < len(batch):
-        p, count, patients = list_rows(data.starts, batch, p, BLOCK, block)
+        p, count, patients = list_rows(data.starts, batch, p, BLOCK, block.rows, block.ends)
         seed = mix(seed + np.uint64(0x9E3779B97F4A7C15))
         if count == 0:
             start, end = data.starts[batch[p]], data.starts[batch[p] + 1]
@@ -547,7 +547,6 @@ class FusedAffine(Fused):
         run(*place, self.data, picks, ends, words, noise, seeds, *how)
 
     def layers(self) -> Floats:
-        """The affine layers now, flat."""
         return np.concatenate([NOTHING, *map(self._place, self._split(self.own))])
 
 
@@ -567,14 +566,6 @@ def train_affine(
 
     With ``frozen`` the network is left alone and only the layers are fitted: this is how a new
     hospital joins.
-
-    >>> from suture.privacy.noise.source import seeded_key
-    >>> rows = Patients(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]), np.arange(5))
-    >>> net, layers, start = Dense((4, 2), "tanh"), Layers("vector", "scalar"), np.zeros(10, np.float32)
-    >>> own, local = layers.identity(4, 2), Local(dropout=0.2)
-    >>> new, own = train_affine(net, start, layers, own, rows, local, seeded_key(1))
-    >>> new.shape, own.shape
-    ((10,), (12,))
     """
     fused = FusedAffine(network, params, layers, own, data, local, frozen)
     fused.train(key)

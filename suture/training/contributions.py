@@ -112,11 +112,7 @@ def _outcome_errors(z, error, label, weight):  # type: ignore[no-untyped-def]
 
 
 def risk(logit: NDArray[np.floating]) -> Floats:
-    """The logistic function in float64.
-
-    >>> risk(np.array([0.0])).tolist()
-    [0.5]
-    """
+    """The logistic function in float64."""
     found: Floats = 1 / (1 + np.exp(-np.clip(np.asarray(logit, np.float64), -40, 40)))
     return found
 
@@ -167,19 +163,13 @@ def row_products(values: Rows) -> Floats:
 
 def logits(values: Rows, weights: NDArray[np.floating], bias: float) -> Floats:
     """Each row's weighted sum plus the bias, added up in a fixed order: the same bits whichever
-    other rows there are.
-
-    >>> logits(np.array([[1.0, 2.0]], np.float32), np.array([0.5, 0.25]), 1.0).tolist()
-    [2.0]
-    """
+    other rows there are."""
     if weights.shape != (values.shape[1],):
         raise ValueError(
             f"expected one weight per column ({values.shape[1]}), found shape {weights.shape}"
         )
-    out = np.empty(len(values))
-    _dot_rows(
-        np.ascontiguousarray(values), np.ascontiguousarray(weights, np.float64), float(bias), out
-    )
+    out, wide = np.empty(len(values)), np.ascontiguousarray(weights, np.float64)
+    _dot_rows(np.ascontiguousarray(values), wide, float(bias), out)
     return out
 
 

@@ -44,7 +44,7 @@ from suture.models.dense import (
     forward,
     layout,
     pack,
-    put_row,
+    put_rows,
     unpack,
 )
 from suture.models.kernels import (
@@ -306,8 +306,8 @@ def rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
 @compiled
 def _differentiate(m, t, data, block, count):  # type: ignore[no-untyped-def]
     """Forward and backward pass of the first ``count`` rows of a block."""
+    put_rows(m, t, data.x, block.rows, count)
     for r in range(count):
-        put_row(m, t, r, data.x, block.rows[r])
         block.labels[r] = data.y[block.rows[r]]
     forward(m, t, count, data.relu)
     outcome_derivatives(m, t, count, block.labels, data.class_weights)
@@ -341,7 +341,7 @@ def _add_long_patient(m, t, data, start, end, clip, block):  # type: ignore[no-u
 
 
 @compiled
-def list_rows(starts, batch, p, most, block):  # type: ignore[no-untyped-def]
+def list_rows(starts, batch, p, most, rows, ends):  # type: ignore[no-untyped-def]
     """List the rows of whole patients, from the batch's number ``p`` on, until a block is full or a
     patient has more than ``most`` rows; returns who is next, and how many rows and patients."""
     count, patients = np.int64(0), np.int64(0)
@@ -350,9 +350,9 @@ def list_rows(starts, batch, p, most, block):  # type: ignore[no-untyped-def]
         if end - start > most or count + end - start > BLOCK:
             break
         for row in range(start, end):
-            block.rows[count] = row
+            rows[count] = row
             count += 1
-        block.ends[patients] = count
+        ends[patients] = count
         patients += 1
         p += 1
     return p, count, patients
@@ -363,7 +363,7 @@ def _add_batch(m, t, data, batch, clip, block):  # type: ignore[no-untyped-def]
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
     p, seen = np.int64(0), np.int64(0)
     while p < len(batch):
-        p, count, patients = list_rows(data.starts, batch, p, GRAM_ROWS, block)
+        p, count, patients = list_rows(data.starts, batch, p, GRAM_ROWS, block.rows, block.ends)
         if count == 0:
             start, end = data.starts[batch[p]], data.starts[batch[p] + 1]
             _add_long_patient(m, t, data, start, end, clip, block)
@@ -489,11 +489,9 @@ class Fused:
         self.scratch = np.zeros((1, padded(self.numbers, 32) + WIDTH), np.float32)
 
     def load(self, column: int, params: Floats) -> None:
-        """Put parameters into one column of the workspace."""
         unpack(self.memory, self.table, column, np.ascontiguousarray(params, np.float32))
 
     def turn(self) -> None:
-        """Transpose the weights for the backward pass."""
         turn(self.memory, self.table, self.crossed)
 
     def train(self, key: bytes) -> None:
@@ -516,7 +514,6 @@ class Fused:
         run(*place, self.data, picks, ends, words, noise, self.rule, self.block)
 
     def params(self, column: int = W) -> Floats:
-        """The parameters now."""
         out = np.empty(self.network.n_params, np.float32)
         pack(self.memory, self.table, column, out)
         return out

@@ -76,7 +76,9 @@ def train_images(
     push: Floats | None = None,
 ) -> Floats:
     """Parameters after local training; see `mechanism.train`."""
-    step = _Step(_residual(network), params, data, local, anchor, push)
+    if not isinstance(network, Residual):
+        raise StudyError(f"training on images needs a residual network, found {network.kind!r}")
+    step = _Step(network, params, data, local, anchor, push)
     stream = Keystream(derive(key, "noise"))
     chunk = 1 if local.private else 64
     for picks, ends in batches(data, local, derive(key, "sampling"), chunk):
@@ -107,9 +109,8 @@ class _Step:
         inside = y < network.classes
         self.network, self.local, self.starts = network, local, data.starts
         self.flat: Tensor = torch.from_numpy(np.array(params, np.float32))
-        self.anchor: Tensor = torch.from_numpy(
-            np.array(params if anchor is None else anchor, np.float32)
-        )
+        origin = np.array(params if anchor is None else anchor, np.float32)
+        self.anchor: Tensor = torch.from_numpy(origin)
         self.velocity: Tensor = torch.zeros_like(self.flat)
         self.module = network.module(self.flat)
         self.parameters = list(self.module.parameters())
@@ -130,7 +131,6 @@ class _Step:
         self.sampled = _sampled(self.module) if opacus else None
 
     def params(self) -> Floats:
-        """The parameters now."""
         return np.array(self.flat.numpy())
 
     def take(self, batch: Indices, noise: Floats | None) -> None:
@@ -178,14 +178,13 @@ class _Step:
         # Opacus' hooks need an input that has a gradient; it is not used.
         self.shown = self.x[index].requires_grad_(self.sampled is not None)
         z, y = module(self.shown), self.y[index]
-        functional = torch.nn.functional
+        f = torch.nn.functional
         if self.network.outputs == 1:
-            binary, z = functional.binary_cross_entropy_with_logits, z[:, 0]
-            losses = binary(z, y.to(torch.float32), reduction="none")
+            z, wanted = z[:, 0], y.to(torch.float32)
+            losses = f.binary_cross_entropy_with_logits(z, wanted, reduction="none")
             risk = torch.sigmoid(z)
         else:
-            losses = functional.cross_entropy(z, y, reduction="none")
-            risk = 1 - torch.softmax(z, 1)[:, 0]
+            losses, risk = f.cross_entropy(z, y, reduction="none"), 1 - torch.softmax(z, 1)[:, 0]
         losses = losses * self.weights[index]
         return losses if self.push is None else losses + self.push[index] * risk
 
@@ -249,12 +248,6 @@ def _taken(parameter: nn.Parameter) -> Tensor:
     found: Tensor = parameter.grad_sample  # type: ignore[attr-defined]
     parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
     return found
-
-
-def _residual(network: Network) -> Residual:
-    if isinstance(network, Residual):
-        return network
-    raise StudyError(f"training on images needs a residual network, found {network.kind!r}")
 
 
 def _sampled(module: nn.Module) -> GradSampleModule:

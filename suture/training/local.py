@@ -65,13 +65,7 @@ _CHUNK_PICKS = 1 << 18
 @dataclass(frozen=True)
 class Local:
     """How one site trains on its own rows; without privacy, ``clip`` and ``noise_multiplier`` are
-    None.
-
-    >>> Local(epochs=5, clip=1.0, noise_multiplier=1.1).private
-    True
-    >>> Local(clip=1.0).private, Local().private
-    (False, False)
-    """
+    None."""
 
     epochs: int = 1
     batch: int = 32
@@ -96,22 +90,16 @@ class Local:
             raise StudyError(
                 f"expected epochs >= 0 and batch >= 1, found {self.epochs} and {self.batch}"
             )
-        for name, value in (
-            ("rate", self.rate),
-            ("momentum", self.momentum),
-            ("proximal", self.proximal),
-            ("decays", self.decays),
-            ("most_steps", self.most_steps),
-            ("noise_multiplier", self.noise_multiplier or 0.0),
-            *(("class_weights", weight) for weight in weights or () if isinstance(weight, float)),
-        ):
+        names = ("rate", "momentum", "proximal", "decays", "most_steps", "noise_multiplier")
+        values = [(name, self.__dict__[name] or 0.0) for name in names]
+        if isinstance(weights, tuple):
+            values += [("class_weights", weight) for weight in weights]
+        for name, value in values:
             if not 0 <= value < math.inf:
                 raise StudyError(f"expected {name} >= 0 and finite, found {value}")
         if not (0 <= self.dropout < 1 and 0 < self.decay <= 1):
-            raise StudyError(
-                f"expected 0 <= dropout < 1 and 0 < decay <= 1, found {self.dropout} and "
-                f"{self.decay}"
-            )
+            found = f"{self.dropout} and {self.decay}"
+            raise StudyError(f"expected 0 <= dropout < 1 and 0 < decay <= 1, found {found}")
         if isinstance(weights, str):
             if weights not in ("balanced", "inverse"):
                 raise StudyError(
@@ -122,13 +110,11 @@ class Local:
                     f'class weights "{weights}" are counted from rows; under privacy state them '
                     "as numbers"
                 )
-        if self.clip is None:
-            if self.noise_multiplier is not None:
-                raise StudyError(
-                    "noise_multiplier needs clip: without a clipping norm noise protects nobody; "
-                    "set clip"
-                )
-        elif not 0 < self.clip < math.inf:
+        if self.clip is None and self.noise_multiplier is not None:
+            raise StudyError(
+                "noise_multiplier needs clip: without a clipping norm noise protects nobody"
+            )
+        if self.clip is not None and not 0 < self.clip < math.inf:
             raise StudyError(f"expected clip > 0 and finite, found {self.clip}")
 
     @property
@@ -139,9 +125,7 @@ class Local:
 
 def at_round(local: Local, round_: int, rounds: int) -> Local:
     """The settings of one round: the rate is multiplied by ``decay`` at ``decays`` evenly spaced
-    rounds.
-
-    The schedule depends on public settings alone.
+    rounds, which public settings alone decide.
 
     >>> local = Local(rate=1.0, decay=0.9, decays=50)
     >>> [round(at_round(local, r, 1000).rate, 4) for r in (1, 20, 21, 1000)]
@@ -188,11 +172,7 @@ def known(y: NDArray[np.int32], classes: int) -> NDArray[np.int32]:
 
 
 def loss_weights(local: Local, y: NDArray[np.int32], classes: int) -> NDArray[np.float64]:
-    """The weight of each code that `known` returns: 0 for whatever is none of the classes.
-
-    >>> loss_weights(Local(class_weights=(1.0, 3.0)), np.zeros(0, np.int32), 2).tolist()
-    [1.0, 3.0, 0.0]
-    """
+    """The weight of each code that `known` returns: 0 for whatever is none of the classes."""
     return np.array([*weights_of(local, y, classes), 0.0])
 
 
@@ -207,11 +187,7 @@ def sampling_rate(patients: int, batch: int) -> float:
 
 def expected_batch(patients: int, local: Local) -> float:
     """What a private sum is divided by, from the public size; 0 without clipping, where it is the
-    rows seen.
-
-    >>> [expected_batch(10, local) for local in (Local(clip=1.0), Local(clip=1.0, batch=4), Local())]
-    [10.0, 4.0, 0.0]
-    """
+    rows seen."""
     return 0.0 if local.clip is None else float(max(1, min(local.batch, patients)))
 
 
@@ -227,13 +203,7 @@ def steps(patients: int, local: Local) -> int:
 
 
 def event(local: Local, patients: int) -> dp_accounting.DpEvent:
-    """The privacy event of one training on a table of this public size: exactly what runs.
-
-    >>> event(Local(batch=32, clip=1.0, noise_multiplier=1.0), 64).count
-    2
-    >>> type(event(Local(clip=1.0), 64)).__name__
-    'NonPrivateDpEvent'
-    """
+    """The privacy event of one training on a table of this public size: exactly what runs."""
     if not local.private:
         return dp_accounting.NonPrivateDpEvent()
     step = dp_accounting.PoissonSampledDpEvent(
@@ -266,12 +236,7 @@ def public_grid(local: Local, patients: int, largest: float = LARGEST_WEIGHT) ->
 def on_public_grid(
     update: Floats, local: Local, patients: int, largest: float = LARGEST_WEIGHT
 ) -> Floats:
-    """A private update, rounded to `public_grid`: post-processing, which costs no privacy.
-
-    >>> local = Local(rate=0.01, clip=1.0, noise_multiplier=1.0, batch=32)
-    >>> (on_public_grid(np.array([1 / 3], np.float32), local, 1000) * 2**18).tolist()
-    [87381.0]
-    """
+    """A private update, rounded to `public_grid`: post-processing, which costs no privacy."""
     if not local.private:
         return update
     step = public_grid(local, patients, largest)
@@ -336,12 +301,7 @@ def words_for(count: int) -> int:
 
 
 def normals(count: int, stream: Keystream) -> NDArray[np.float32]:
-    """``count`` standard normals from the next bits of a stream.
-
-    >>> from suture.privacy.noise.source import seeded_key
-    >>> bool(abs(normals(100_000, Keystream(seeded_key(1))).mean()) < 0.02)
-    True
-    """
+    """``count`` standard normals from the next bits of a stream."""
     words = np.empty(words_for(count), np.uint32)
     stream.fill(words)
     out = np.empty(len(words) // 3 * 2, np.float32)

@@ -94,15 +94,7 @@ def train_tied(
 
 
 class Pair:
-    """Noisy mean gradients of a site's patients at two points, batch by batch.
-
-    >>> from suture.privacy.noise.source import seeded_key
-    >>> rows = Patients(np.ones((4, 1), np.float32), np.array([0, 1, 1, 1]), np.arange(5))
-    >>> pair = Pair(Dense((1, 1)), rows, Local(batch=4), seeded_key(1))
-    >>> here, there = np.zeros(2, np.float32), np.array([0.0, 100.0], np.float32)
-    >>> [[g.tolist() for g in pair.gradients(batch, here, there)] for batch in pair.batches()]
-    [[[-0.25, -0.25], [0.25, 0.25]]]
-    """
+    """Noisy mean gradients of a site's patients at two points, batch by batch."""
 
     def __init__(self, network: Dense, data: Patients, local: Local, key: bytes) -> None:
         self._local, self._data, self._key = local, data, key

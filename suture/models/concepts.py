@@ -42,8 +42,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Concept:
-    """One readable input, computed from one encoded ``column``; ``at`` and ``width`` are in encoded
-    units."""
+    """One readable input, from one encoded ``column``; ``at``, ``width`` are in encoded units."""
 
     name: str
     feature: str

@@ -133,8 +133,7 @@ class Dense:
         return self.sizes[0]
 
     def init(self, rng: np.random.Generator) -> Floats:
-        """Initial weights and biases as PyTorch's ``Linear`` draws them: uniform within
-        1/sqrt(inputs)."""
+        """Drawn as PyTorch's ``Linear`` draws them: uniform within 1/sqrt(inputs)."""
         bounds = np.concatenate([np.full((a + 1) * b, a**-0.5) for a, b in pairwise(self.sizes)])
         return np.asarray(rng.uniform(-1.0, 1.0, self.n_params) * bounds, np.float32)
 
@@ -247,8 +246,7 @@ def pack(m, t, column, params):  # type: ignore[no-untyped-def]
 
 @compiled
 def tanh(x):  # type: ignore[no-untyped-def]
-    """Hyperbolic tangent in float32 without branches, so that LLVM can vectorise it (after Cephes
-    ``tanhf``)."""
+    """Hyperbolic tangent in float32 without branches, for LLVM's sake (after Cephes ``tanhf``)."""
     f = np.float32
     a = min(abs(x), f(9.5))  # beyond, the float32 nearest to tanh is 1
     z = x * x

@@ -31,8 +31,7 @@ class Network(Protocol):
 
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
-        """The network of a study with so many encoded inputs and logits; files are relative to
-        ``base``."""
+        """The network of a study, for so many encoded inputs and logits; files are below ``base``."""
 
     @classmethod
     def rebuilt(cls, model: Description) -> Self:
@@ -60,8 +59,7 @@ class Network(Protocol):
         """The last layer's outputs, rows x outputs."""
 
     def predict(self, params: Floats, x: Floats) -> Floats:
-        """With one logit, the probability of outcome 1 for each row; otherwise of each class, rows
-        x classes."""
+        """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
 KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual)}

@@ -68,8 +68,7 @@ class Net(nn.Module):
 
 
 def over(flat: Tensor, build: Callable[[], nn.Module]) -> nn.Module:
-    """The module that ``build`` makes, with views of ``flat`` for parameters; PyTorch's own random
-    initialisation is skipped."""
+    """What ``build`` makes, with views of ``flat`` for parameters instead of random ones."""
     with torch.device("meta"):
         net = build()
     at = 0

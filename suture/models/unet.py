@@ -77,8 +77,7 @@ def init(seed: int) -> Weights:
 
 
 def forward(params: Params, x: Tensor) -> Tensor:
-    """Scores of every class at every pixel (images x classes x side x side), from what `inputs`
-    makes."""
+    """Scores, images x classes x side x side, from what `inputs` makes."""
     import torch
     from torch.nn import functional as f
 
@@ -212,8 +211,7 @@ def train_unet(
 
 
 def varied(images: Floats, rng: np.random.Generator) -> Floats:
-    """The images with random contrast, gamma and noise, half of them with a patch of another
-    grey."""
+    """The images with random contrast, gamma and noise, and a grey patch in half of them."""
     count, side = len(images), images.shape[-1]
     gamma, contrast, noise = (
         rng.uniform(a, b, (count, 1, 1)) for a, b in ((0.6, 1.6), (0.7, 1.2), (0.0, 0.06))

@@ -111,8 +111,7 @@ class Layers:
             raise StudyError(f"expected a layer_spread above 0 and finite, found {self.spread}")
 
     def pull(self, patients: int) -> float:
-        """How strongly layers are drawn to the identity, beside a loss that is a mean over
-        ``patients`` (the public size)."""
+        """The pull to the identity, beside a loss that is a mean over the public size."""
         return 0.0 if self.spread is None else 1.0 / (self.spread * self.spread * max(1, patients))
 
     def _sizes(self, features: int, outputs: int) -> list[tuple[str, int]]:
@@ -173,8 +172,7 @@ class Affine(NamedTuple):
 def _workspace(
     sizes: tuple[int, ...], kind_in: int, kind_out: int
 ) -> tuple[Floats, Indices, Indices, Indices]:
-    """A zeroed workspace, its layout, and the offsets of both affine layers and of each layer's
-    dropout mask."""
+    """A zeroed workspace, its layout, and the offsets of affine layers and of dropout masks."""
     table, floats = layout(sizes, training=True)
     offsets = np.zeros((2, 12), np.int64)
     at = padded(floats)
@@ -199,8 +197,7 @@ def _workspace(
 
 @compiled
 def mix(word):  # type: ignore[no-untyped-def]
-    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014), the finaliser of
-    SplitMix64."""
+    """SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable generators, 2014)."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return word ^ (word >> np.uint64(31))
@@ -208,8 +205,7 @@ def mix(word):  # type: ignore[no-untyped-def]
 
 @compiled
 def draw_masks(m, t, masks, rows, seed, dropout):  # type: ignore[no-untyped-def]
-    """For every input of every layer, 0 with probability ``dropout``, else 1 / (1 - dropout); four
-    from each word."""
+    """0 with probability ``dropout``, else 1 / (1 - dropout); four from each word."""
     bound = np.uint64(round(dropout * 65536.0))
     kept = np.float32(65536.0 / (65536.0 - float(bound)))
     zero, few = np.float32(0), np.uint64(0xFFFF)
@@ -261,8 +257,7 @@ def _put_rows(m, t, e, data, block, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def _forward(m, t, e, masks, rows, relu, dropped):  # type: ignore[no-untyped-def]
-    """From A[0] to the outputs in A[last], f_out included; z + b_out is kept for the derivative of
-    its scale."""
+    """From A[0] to the outputs in A[last], f_out included; z + b_out is kept."""
     last = len(t) - 1
     for i in range(last):
         if dropped:
@@ -278,8 +273,7 @@ def _forward(m, t, e, masks, rows, relu, dropped):  # type: ignore[no-untyped-de
 
 @compiled
 def _backward(m, t, e, masks, rows, relu, dropped, kept):  # type: ignore[no-untyped-def]
-    """D[last] from the outputs to the logits, D[l] of the hidden layers, and the derivative at
-    f_in's output."""
+    """D[last] at the logits, D[l] of the hidden layers, and the derivative at f_in's output."""
     last = len(t) - 1
     if e[1, KIND] != NONE:
         for r in range(rows):
@@ -315,8 +309,7 @@ def _backward(m, t, e, masks, rows, relu, dropped, kept):  # type: ignore[no-unt
 
 @compiled
 def _affine_square(m, e, row, r):  # type: ignore[no-untyped-def]
-    """Squared norm of one row's gradient of one affine layer; a shared number's derivative is
-    formed here, and kept."""
+    """Squared norm of a row's gradient; a shared number's derivative is formed here and kept."""
     raw, d = _part(m, e, row, RAW, r), _part(m, e, row, DERIVATIVE, r)
     scale = _part(m, e, row, SCALE, 0)
     square = 0.0
@@ -340,8 +333,7 @@ def _affine_square(m, e, row, r):  # type: ignore[no-untyped-def]
 
 @compiled
 def _affine_add(m, e, row, rows, factors):  # type: ignore[no-untyped-def]
-    """Add the rows' clipped gradients of one affine layer: column by column, a shared number's in
-    the first."""
+    """Add clipped gradients of one layer, by column; a shared number's in the first."""
     kind, tied = e[row, KIND], m[e[row, TIED] : e[row, TIED] + 2 * BLOCK]
     of_shift, of_scale = _part(m, e, row, G_SHIFT, 0), _part(m, e, row, G_SCALE, 0)
     scale = _part(m, e, row, SCALE, 0)
@@ -396,8 +388,7 @@ def _affine_update(m, e, row, noise, divisor, rule, pull):  # type: ignore[no-un
 
 @compiled
 def _differentiate(m, t, affine, data, block, count, seed):  # type: ignore[no-untyped-def]
-    """Forward and backward pass of the first ``count`` rows of a block, and the squared norm of
-    each row's whole gradient."""
+    """Forward and backward pass of ``count`` rows, and each row's whole squared norm."""
     e, masks, squares = affine.offsets, affine.masks, block.squares
     dropped = affine.dropout > 0.0
     if dropped:
@@ -419,8 +410,7 @@ def _differentiate(m, t, affine, data, block, count, seed):  # type: ignore[no-u
 
 @compiled
 def _add_block(m, t, e, count, factors, frozen):  # type: ignore[no-untyped-def]
-    """Add a block's clipped gradients; the affine ones first, because rescaling clears rows that
-    count for nothing."""
+    """Add clipped gradients; the affine ones first, because `rescale` clears dropped rows."""
     for row in range(2):
         if e[row, KIND] != NONE:
             _affine_add(m, e, row, count, factors)

@@ -47,8 +47,7 @@ def row_gradients(network: Dense, params: Rows, data: Patients, local: Local) ->
 
 @compiled
 def _row_gradients(x, y, class_weights, params, sizes, relu, room, out):  # type: ignore[no-untyped-def]
-    """Forward and backward pass, one row at a time; each layer's gradient is the outer product of
-    inputs and errors."""
+    """One row at a time; a layer's gradient is the outer product of inputs and errors."""
     last = len(sizes) - 1
     values, errors = room[0], room[1]
     for r in range(len(x)):

@@ -166,8 +166,7 @@ def outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-u
 
 @compiled
 def _push(m, t, rows, count, push):  # type: ignore[no-untyped-def]
-    """Add the derivative of push x risk to D[last]; the risk is the probability of any outcome but
-    the first."""
+    """Add the derivative of push x risk to D[last]; risk is any outcome's but the first."""
     last = len(t) - 1
     size = t[last, SIZE]
     one = np.float32(1)
@@ -240,8 +239,7 @@ def row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
-    """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among
-    them."""
+    """An upper bound on the norm of a sum of rows' gradients, whatever cancels among them."""
     square, apart = 0.0, 0.0
     for r in range(first, end):
         square += squares[r]
@@ -259,8 +257,7 @@ def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
 
 @compiled
 def factor(norm, clip):  # type: ignore[no-untyped-def]
-    """What a patient is multiplied by, so that a norm does not exceed ``clip``; 0 where it is not
-    finite."""
+    """What a patient is multiplied by to stay within ``clip``; 0 if the norm is not finite."""
     if not math.isfinite(norm):
         return np.float32(0)
     if norm <= clip:
@@ -285,8 +282,7 @@ def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-u
 
 @compiled
 def rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
-    """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity
-    is not 0."""
+    """Multiply D by each row's factor; 0 clears the inputs too, since 0 x infinity is not 0."""
     zero = splat(np.float32(0))
     for i in range(len(t) - 1):
         a, stride = t[i, A], t[i, A_STRIDE]
@@ -414,8 +410,7 @@ def update(m, t, noise, divisor, rule):  # type: ignore[no-untyped-def]
 
 @compiled
 def turn(m, t, first):  # type: ignore[no-untyped-def]
-    """Refresh T from W for the layers that the backward pass crosses, from the ``first`` on (biases
-    stay behind)."""
+    """Refresh T from W (without biases), from the first layer that the backward pass crosses."""
     for i in range(first, len(t) - 1):
         transpose(m, t[i, W], t[i, SIZE], t[i + 1, SIZE], t[i, W_STRIDE], t[i, T], t[i, D_STRIDE])
 

@@ -156,8 +156,7 @@ class _Step:
             self.flat.sub_(local.rate * self.velocity)
 
     def _pieces(self, batch: Indices) -> Iterator[tuple[Indices, Indices, int]]:
-        """Virtual batches of whole patients: rows, their owners, the number of patients (one for a
-        large network)."""
+        """Virtual batches of whole patients: rows, their owners, how many patients."""
         alone = self.large and self.local.clip is not None
         rows: list[Indices] = []
         count = 0
@@ -229,8 +228,7 @@ class _Step:
         return factors @ each
 
     def _factors(self, each: Tensor) -> tuple[Tensor, Tensor]:
-        """What each patient's gradient is multiplied by so that its norm is at most C (0 where it
-        is not finite), and where it is finite."""
+        """What brings each patient's norm to C at most (0 if not finite), and who is finite."""
         norms = self.torch.linalg.vector_norm(each, dim=1)
         factors = ((self.local.clip or 0.0) / (norms * (1 + ROUNDING))).clamp(max=1.0)
         # Below the normal floats a factor would be rounded by up to its own size.

@@ -64,8 +64,7 @@ _CHUNK_PICKS = 1 << 18
 
 @dataclass(frozen=True)
 class Local:
-    """How one site trains on its own rows; without privacy, ``clip`` and ``noise_multiplier`` are
-    None."""
+    """How one site trains on its own rows; without ``clip`` and noise there is no privacy."""
 
     epochs: int = 1
     batch: int = 32
@@ -186,8 +185,7 @@ def sampling_rate(patients: int, batch: int) -> float:
 
 
 def expected_batch(patients: int, local: Local) -> float:
-    """What a private sum is divided by, from the public size; 0 without clipping, where it is the
-    rows seen."""
+    """What a private sum is divided by, from the public size; 0 without clipping: rows seen."""
     return 0.0 if local.clip is None else float(max(1, min(local.batch, patients)))
 
 
@@ -262,8 +260,7 @@ def check(network: Network, data: Patients, local: Local, push: Floats | None = 
 
 
 def chunk_of(words: int, data: Patients, local: Local) -> int:
-    """How many steps, each with so many random words, to draw for at once: few enough that memory
-    does not grow with the training."""
+    """How many steps to draw for at once, so that memory does not grow with the training."""
     by_noise = max(4, _CHUNK_BYTES // (4 * words)) if words else 64
     picks = max(1, round(data.patients * sampling_rate(data.size, local.batch)))
     return max(1, min(by_noise, _CHUNK_PICKS // picks))
@@ -408,8 +405,7 @@ def poisson_batches(
 
 @compiled
 def _walk(words, inverse, at, trials, patients, picks, counts):  # type: ignore[no-untyped-def]
-    """Walk on from trial ``at`` until the trials or the words run out; returns where it stands and
-    how many it found."""
+    """Walk on until trials or words run out; returns where it stands and how many it found."""
     found = 0
     for i in range(len(words)):
         uniform = (float(words[i] >> np.uint64(11)) + 0.5) * 2.0**-53

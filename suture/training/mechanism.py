@@ -15,9 +15,9 @@ patient adds, and adds the very vector that it has clipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import dp_accounting
 import numpy as np
@@ -40,20 +40,8 @@ from suture.training.pairs import train_mixed, train_tied
 Kernel = Literal["plain", "affine", "layers", "mixed", "tied"]
 
 
-class Trainer(Protocol):
-    """See `train`."""
-
-    def __call__(
-        self,
-        network: Network,
-        params: Floats,
-        data: Patients,
-        local: Local,
-        key: bytes,
-        anchor: Floats | None,
-        push: Floats | None,
-        /,
-    ) -> Floats: ...
+Trainer = Callable[[Network, Floats, Patients, Local, bytes, Floats | None, Floats | None], Floats]
+"""See `train`."""
 
 
 def _train_dense(
@@ -95,14 +83,6 @@ def train(
 
     The proximal term pulls towards ``anchor``, by default the starting point. ``push`` has one
     number per row, which times the row's risk is added to its loss before clipping.
-
-    >>> from suture.models.dense import Dense
-    >>> from suture.privacy.noise.source import State, seeded_key
-    >>> rows = Patients(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]), np.arange(5))
-    >>> local, start = Local(clip=1.0, noise_multiplier=1.0), np.zeros(5, np.float32)
-    >>> new = train(Dense((4, 1)), start, rows, local, seeded_key(1))
-    >>> new.shape, new.dtype
-    ((5,), dtype('float32'))
     """
     return TRAINERS[network.trainer](network, params, data, local, key, anchor, push)
 
@@ -130,18 +110,16 @@ class DpSgd:
         return training.event(self.local, self.size)
 
     def run(self, data: Patients, key: bytes) -> State:
-        """Train, and return the results by name: ``params``, and for personal models ``own`` and
-        ``alpha``."""
+        """The results by name: ``params``, and for personal models ``own`` and ``alpha``."""
         if data.size != self.size:
             raise PrivacyError(
-                "the training was planned for a declared size that is not the table's"
+                "the training was planned for another declared size than the table's"
             )
         start, local, extra = self.start, self.local, self.extra
         if self.kernel == "plain":
-            push = None
-            if "pushes" in extra:
-                groups = groups_of(data, len(extra["pushes"]) - 1)
-                push = by_row(extra["pushes"], groups, data.starts)
+            push, pushes = None, extra.get("pushes")
+            if pushes is not None:
+                push = by_row(pushes, groups_of(data, len(pushes) - 1), data.starts)
             anchor = extra.get("anchor")
             return {"params": train(self.network, start, data, local, key, anchor, push)}
         network, own = dense_only(self.network, f"the kernel {self.kernel!r}"), extra["own"]

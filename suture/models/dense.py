@@ -9,12 +9,12 @@ such. (PyTorch keeps *outputs x inputs*.)
 Prediction and training compute blocks of rows on one flat workspace. For each layer l it holds, row
 by row and padded to whole lanes,
 
-| A[l]       | inputs of layer l, rows x (size + 1); the last column is the 1 that meets the biases |
-| W[l]       | weights and biases of layer l, (size + 1) x next size                                |
-| D[l]       | derivative of the loss with respect to layer l's outputs             (training only) |
-| T[l]       | transposed weights, for the backward pass                            (training only) |
-| G[l], S[l] | summed gradient; gradient of one patient with many rows              (training only) |
-| V[l], O[l] | momentum; weights at the start                                       (training only) |
+| A[l]       | inputs of layer l, rows x (size + 1); the last column is 1, which meets the biases  |
+| W[l]       | weights and biases of layer l, (size + 1) x next size                               |
+| D[l]       | derivative of the loss with respect to layer l's outputs            (training only) |
+| T[l]       | transposed weights, for the backward pass                           (training only) |
+| G[l], S[l] | summed gradient; gradient of one patient with many rows             (training only) |
+| V[l], O[l] | momentum; weights at the start                                      (training only) |
 
 The padding is zero and stays zero, so that whole lanes can be multiplied and squared without masks.
 """

@@ -31,7 +31,7 @@ class Network(Protocol):
 
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
-        """The network of a study, for so many encoded inputs and logits; files are below ``base``."""
+        """The network of a study, for so many inputs and logits; files are below ``base``."""
 
     @classmethod
     def rebuilt(cls, model: Description) -> Self:

@@ -198,7 +198,7 @@ class Residual:
             )
 
     def module(self, flat: Tensor) -> nn.Module:
-        """The network in PyTorch; its parameters are views of ``flat``: a step on one is on both."""
+        """In PyTorch, with views of ``flat`` as parameters: a step on one is a step on both."""
         from suture.models.residual_torch import Net, over
 
         large, stages = self.size >= LARGE, BLOCKS[self.depth]

@@ -1,5 +1,4 @@
-"""Fused DP-SGD for dense networks: many steps in one compiled call that holds no lock. `Fused` is the
-training; the functions before it are its kernels.
+"""Fused DP-SGD for dense networks: many steps in one compiled call that holds no lock.
 
 A layer's gradient for one row is the outer product of its inputs a (with the constant 1 for the
 bias) and its output derivatives d, so its squared norm is ||a||^2 ||d||^2 (Goodfellow, "Efficient
@@ -436,7 +435,7 @@ def run(m, t, data, picks, ends, words, noise, rule, block):  # type: ignore[no-
 
 
 class Fused:
-    """A workspace loaded with parameters, and the arguments that stay the same from step to step."""
+    """A training: a workspace loaded with parameters, and what stays the same in every step."""
 
     crossed = 1
     """The first layer that the backward pass crosses."""

@@ -1,5 +1,5 @@
-"""Local training: its settings, what follows from them in public, and the batches and the noise that
-are drawn from secret bits.
+"""Local training: its settings, what follows from them in public, and batches and noise from secret
+bits.
 
 Abadi et al., "Deep Learning with Differential Privacy" (CCS 2016), Algorithm 1, with the patient as
 the unit. Each step draws every patient independently with probability q (Poisson sampling, as the

@@ -137,7 +137,7 @@ class Result:
         DataFrame)."""
         from suture.methods.registry import declared
         from suture.models.concepts import dictionary
-        from suture.models.kinds import rebuilt
+        from suture.models.network import rebuilt
         from suture.schema.table import Schema
         from suture.site.reading import encode_rows
 

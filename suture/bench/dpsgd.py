@@ -29,7 +29,7 @@ from suture.errors import MissingExtra
 from suture.models.dense import Dense
 from suture.privacy.noise.source import secure_key, seeded_key
 from suture.privacy.unit import Patients
-from suture.training.fused import Layers, train_affine
+from suture.training.affine import Layers, train_affine
 from suture.training.local import Local, steps
 from suture.training.mechanism import train
 

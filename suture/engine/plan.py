@@ -19,8 +19,7 @@ from suture.errors import PrivacyError
 from suture.methods.base import Method
 from suture.methods.declared import Public
 from suture.methods.registry import build, declared
-from suture.models.kinds import shaped
-from suture.models.network import Network
+from suture.models.network import Network, shaped
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     ZCDP,

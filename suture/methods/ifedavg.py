@@ -47,7 +47,7 @@ from suture.methods.fedavg import Weighted
 from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Sealed, Session
 from suture.schema.message import Field
-from suture.training.fused import Layers
+from suture.training.affine import Layers
 from suture.training.mechanism import DpSgd
 
 IN_ONLY = Layers()

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +40,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _Maker(Protocol):
-    def __call__(
-        self, text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = ...
-    ) -> Concept: ...
-
-
 @dataclass(frozen=True)
 class Concept:
-    """One readable input, computed from one encoded ``column``; ``at`` and ``width`` are in encoded
-    units."""
+    """One readable input, from one encoded ``column``; ``at``, ``width`` are in encoded units."""
 
     name: str
     feature: str
@@ -65,18 +58,16 @@ class Concept:
 
     @property
     def caution(self) -> str:
-        """Why a clinician should not read this concept as a cause; empty where nothing is declared.
-
-        >>> Concept("Sex: F", "sex", "is", 0, protected=True).caution
-        'protected attribute: not a biological cause; review'
-        """
+        """Why a clinician should not read this concept as a cause; empty where nothing is declared."""
         if self.protected:
-            return "protected attribute: not a biological cause; review"
-        if self.proxy:
-            return "tells of the process of care: not a biological cause; review"
-        if self.kind == "missing":
-            return "tells of what was measured: not a biological cause; review"
-        return ""
+            why = "protected attribute"
+        elif self.proxy:
+            why = "tells of the process of care"
+        elif self.kind == "missing":
+            why = "tells of what was measured"
+        else:
+            return ""
+        return f"{why}: not a biological cause; review"
 
 
 @dataclass(frozen=True)
@@ -97,13 +88,8 @@ class Concepts:
 
     @cached_property
     def graded(self) -> NDArray[np.bool_]:
-        """Which concepts have values between 0 and 1, or below 0; the others are 0 or 1.
-
-        >>> plain(2).graded.tolist()
-        [True, True]
-        """
-        kinds = [concept.kind for concept in self.items]
-        return np.isin(kinds, ("value", "below", "above"))
+        """Which concepts have values between 0 and 1, or below 0; the others are 0 or 1."""
+        return np.isin([concept.kind for concept in self.items], ("value", "below", "above"))
 
     def matrix(
         self, x: NDArray[np.float32], ids: Sequence[int] | NDArray[np.integer] | None = None
@@ -118,29 +104,23 @@ class Concepts:
         [[-1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.5, 1.0]]
         """
         if x.ndim != 2 or x.shape[1] != self.inputs:
-            raise ValueError(
-                f"expected rows of {self.inputs} encoded features, found shape {x.shape}"
-            )
+            raise ValueError(f"expected rows of {self.inputs} encoded inputs, found {x.shape}")
         # Encoded rows are within [-1, 1] already; clipping means that the bound needs no trust.
         x = np.clip(np.nan_to_num(x, nan=0.0), -1, 1)
         wanted = self.items if ids is None else [self.items[i] for i in ids]
         out = np.empty((len(x), len(wanted)), np.float32)
         for j, concept in enumerate(wanted):
-            out[:, j] = self._column(concept, x)
+            found, at = x[:, concept.column], np.float32(concept.at)
+            if concept.kind == "low":
+                found = (found < at).astype(np.float32)
+            elif concept.kind == "high":
+                found = (found > at).astype(np.float32)
+            elif concept.kind in ("below", "above"):
+                distance = at - found if concept.kind == "below" else found - at
+                beyond = np.maximum(distance, np.float32(0))
+                found = beyond / (beyond + np.float32(concept.width))
+            out[:, j] = found if concept.missing == NONE else found * (x[:, concept.missing] == 0)
         return out
-
-    def _column(self, concept: Concept, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = x[:, concept.column]
-        at = np.float32(concept.at)
-        if concept.kind == "low":
-            found = (found < at).astype(np.float32)
-        elif concept.kind == "high":
-            found = (found > at).astype(np.float32)
-        elif concept.kind in ("below", "above"):
-            distance = at - found if concept.kind == "below" else found - at
-            beyond = np.maximum(distance, np.float32(0))
-            found = beyond / (beyond + np.float32(concept.width))
-        return found if concept.missing == NONE else found * (x[:, concept.missing] == 0)
 
 
 def dictionary(schema: Schema) -> Concepts:
@@ -194,57 +174,47 @@ def label_of(name: str, feature: Feature) -> str:
 def _of_feature(
     name: str, feature: Number | Category | Flag, column: int, missing: int
 ) -> list[Concept]:
-    label = label_of(name, feature)
-    flags = (feature.protected, feature.proxy)
-
-    def concept(
-        text: str, kind: Kind, at: float = 0.0, width: float = 1.0, column: int = column
-    ) -> Concept:
-        unit = feature.unit if isinstance(feature, Number) else ""
-        own = NONE if kind == "missing" else missing
-        return Concept(text, name, kind, column, own, at, width, unit, *flags)
-
+    label, flags = label_of(name, feature), (feature.protected, feature.proxy)
+    unit = feature.unit if isinstance(feature, Number) else ""
     if isinstance(feature, Number):
-        found = _of_number(label, feature, concept)
-    elif isinstance(feature, Flag):
-        found = [concept(f"{label}: yes", "is")]
-    else:
         found = [
-            concept(f"{label}: {value}", "is", column=column + i)
-            for i, value in enumerate(feature.values)
+            Concept(text, name, kind, column, missing, at, width, unit, *flags)
+            for text, kind, at, width in _of_number(label, feature)
+        ]
+    else:
+        values = feature.values if isinstance(feature, Category) else ("yes",)
+        found = [
+            Concept(f"{label}: {value}", name, "is", column + i, missing, 0.0, 1.0, unit, *flags)
+            for i, value in enumerate(values)
         ]
     if missing != NONE:
-        absent = "not measured" if isinstance(feature, Number) else "not recorded"
-        found.append(concept(f"{label}, {absent}", "missing", column=missing))
+        text = f"{label}, not {'measured' if isinstance(feature, Number) else 'recorded'}"
+        found.append(Concept(text, name, "missing", missing, NONE, 0.0, 1.0, unit, *flags))
     return found
 
 
-def _of_number(label: str, feature: Number, concept: _Maker) -> list[Concept]:
+def _of_number(label: str, feature: Number) -> list[tuple[str, Kind, float, float]]:
+    """Text, kind, and in encoded units place and width of each concept of a number."""
     span = feature.high - feature.low
 
-    def encoded(value: float) -> float:
-        return 2 * ((value - feature.low) / span) - 1
+    def concept(kind: Kind, what: str, value: float, width: float = 1.0) -> None:
+        limit = f"{value:g} {feature.unit}".strip()
+        at = 2 * ((value - feature.low) / span) - 1
+        found.append((f"{label}, {what} {limit})", kind, at, width))
 
-    def text(value: float) -> str:
-        return f"{value:g} {feature.unit}".strip()
-
-    found = [concept(label, "value")]
+    found: list[tuple[str, Kind, float, float]] = [(label, "value", 0.0, 1.0)]
     if feature.normal is not None:
         low, high = feature.normal
         width = 2 * (high - low) / span
-        below, above = (
-            f"{label}, below normal (< {text(low)})",
-            f"{label}, above normal (> {text(high)})",
-        )
         if low > feature.low:
-            found.append(concept(below, "below", encoded(low), width))
+            concept("below", "below normal (<", low, width)
         if high < feature.high:
-            found.append(concept(above, "above", encoded(high), width))
+            concept("above", "above normal (>", high, width)
     if feature.thresholds is not None:
         for value in feature.thresholds.low:
-            found.append(concept(f"{label}, low (< {text(value)})", "low", encoded(value)))
+            concept("low", "low (<", value)
         for value in feature.thresholds.high:
-            found.append(concept(f"{label}, high (> {text(value)})", "high", encoded(value)))
+            concept("high", "high (>", value)
     return found
 
 

@@ -1,37 +1,19 @@
-"""What training, methods and pages need of a network, whatever it is made of: one flat vector of
-parameters.
+"""What training, methods and pages need of a network, whatever it is made of, and every kind of it.
 
-To add a kind of network, write one module with a class like this protocol and list the class in
-`suture.models.kinds`. If no trainer in `suture.training.mechanism` can train it, add one there.
+To add a kind of network, write one module with a class like `Network`, and list the class in
+`KINDS`. If no trainer in `suture.training.mechanism` can train it, add one there.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Trainer = Literal["dense", "images"]
-Description = dict[str, Any]
-"""A network as plain values: what ``result.json`` keeps of it."""
-
-
-class Settings(Protocol):
-    """The part of a study's ``[model]`` that decides a network's shape."""
-
-    @property
-    def hidden(self) -> tuple[int, ...]: ...
-    @property
-    def activation(self) -> Literal["relu", "tanh"]: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def weights(self) -> str | None: ...
+from suture.errors import RunError
+from suture.models.dense import Dense, Description, Floats, Settings, Trainer
+from suture.models.residual import Residual
 
 
 class Network(Protocol):
@@ -49,8 +31,7 @@ class Network(Protocol):
 
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
-        """The network of a study with so many encoded inputs and logits; files are relative to
-        ``base``."""
+        """The network of a study, for so many inputs and logits; files are below ``base``."""
 
     @classmethod
     def rebuilt(cls, model: Description) -> Self:
@@ -78,18 +59,29 @@ class Network(Protocol):
         """The last layer's outputs, rows x outputs."""
 
     def predict(self, params: Floats, x: Floats) -> Floats:
-        """With one logit, the probability of outcome 1 for each row; otherwise of each class, rows
-        x classes."""
+        """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-def probabilities(logits: Floats) -> Floats:
-    """Probabilities of logits, rows x outputs, computed in float64.
+KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual)}
 
-    >>> probabilities(np.zeros((2, 1), np.float32)).tolist()
-    [0.5, 0.5]
+
+def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:
+    """The network of a study's ``[model]``, for so many encoded inputs and logits."""
+    return KINDS[kind].shaped(settings, inputs, outputs, base)
+
+
+def rebuilt(model: Description) -> Network:
+    """The network of a result's ``model``, which `Network.described` wrote.
+
+    >>> rebuilt({"kind": "residual", "size": 28, "depth": 8, "width": 8, "outputs": 1}).n_params
+    19513
+    >>> rebuilt({"sizes": [2, 1], "activation": "tanh"})
+    Dense(sizes=(2, 1), activation='tanh')
     """
-    z = logits.astype(np.float64)
-    if z.shape[1] == 1:
-        return np.asarray(0.5 * (1 + np.tanh(z[:, 0] / 2)), np.float32)
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True), np.float32)
+    kind = model.get("kind", "dense")
+    if kind not in KINDS:
+        raise RunError(
+            f"the result has a network of kind {kind!r}; this version of Suture knows "
+            f"{', '.join(KINDS)}"
+        )
+    return KINDS[kind].rebuilt(model)

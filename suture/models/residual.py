@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from suture.errors import MissingExtra, StudyError
-from suture.models.network import Description, Floats, Settings, Trainer, probabilities
+from suture.models.dense import Description, Floats, Settings, Trainer, probabilities
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,7 +38,6 @@ LARGE = 64
 
 
 def torch_or_say() -> ModuleType:
-    """PyTorch, or the command that installs it."""
     try:
         import torch
     except ImportError:
@@ -51,9 +50,8 @@ def one_thread() -> None:
     """Use one PyTorch thread from now on: Suture runs one thread per core, and sums must not depend
     on how many there are.
 
-    It is not set back: part of the setting holds for the whole process, and other sites' threads
-    may be computing.
-    """
+    It is not set back: part of the setting holds for the whole process, where other sites' threads
+    may be computing."""
     torch_or_say().set_num_threads(1)
 
 
@@ -107,7 +105,6 @@ class Residual:
 
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Residual:
-        """The network of a study, whose rows must be square images."""
         size = math.isqrt(inputs)
         if size * size != inputs:
             raise StudyError(
@@ -119,27 +116,19 @@ class Residual:
 
     @classmethod
     def rebuilt(cls, model: Description) -> Residual:
-        """Inverse of `described`, without the file of weights."""
         return cls(model["size"], model["depth"], model["width"], model["outputs"])
 
     def described(self) -> Description:
-        """What rebuilds the network, as plain values, and the digest of the weights it began with.
-
-        >>> Residual(28).described()
-        {'kind': 'residual', 'size': 28, 'depth': 8, 'width': 8, 'outputs': 1}
-        """
         shape = {"size": self.size, "depth": self.depth, "width": self.width}
         begun = {} if self.weights is None else {"weights_sha256": digest(self.weights)}
         return {"kind": self.kind, **shape, "outputs": self.outputs, **begun}
 
     @property
     def inputs(self) -> int:
-        """Pixels in a row."""
         return self.size * self.size
 
     @property
     def classes(self) -> int:
-        """How many outcomes are told apart: one logit means two."""
         return 2 if self.outputs == 1 else self.outputs
 
     @cached_property
@@ -166,31 +155,28 @@ class Residual:
 
     @cached_property
     def n_params(self) -> int:
-        """Length of the parameter vector."""
         return sum(math.prod(shape) for _, shape in self.shapes)
 
     def init(self, rng: np.random.Generator) -> Floats:
         """He's initialisation, with scales 1 and shifts 0; if ``weights`` are given, those, with a
-        fresh last layer.
-
-        >>> bool(np.all(np.isfinite(Residual(28).init(np.random.default_rng(0)))))
-        True
-        """
-        known = {} if self.weights is None else _known(Path(self.weights), dict(self.shapes))
+        fresh last layer if they are torchvision's."""
+        shapes, known = dict(self.shapes), {}
+        if self.weights is not None:
+            read = named if self.weights.endswith(".npz") else converted
+            known = read(Path(self.weights), shapes)
         parts = []
-        for name, shape in self.shapes:
+        for name, shape in shapes.items():
             if len(shape) == 4:
                 drawn = rng.normal(0.0, math.sqrt(2 / (shape[0] * shape[2] * shape[3])), shape)
             elif name.startswith("fc."):
-                drawn = rng.uniform(-1.0, 1.0, shape) / math.sqrt(dict(self.shapes)["fc.weight"][1])
+                drawn = rng.uniform(-1.0, 1.0, shape) / math.sqrt(shapes["fc.weight"][1])
             else:
                 drawn = np.full(shape, 1.0 if name.endswith(".weight") else 0.0)
             parts.append(np.asarray(known.get(name, drawn), np.float32).ravel())
         return np.concatenate(parts)
 
     def logits(self, params: Floats, x: Floats) -> Floats:
-        """The last layer's outputs, rows x outputs; computed one image at a time, because the sums
-        of a batch depend on its size."""
+        """One image at a time, because the sums of a batch depend on its size."""
         torch = torch_or_say()
         self.check(params, x)
         module = self.module(torch.from_numpy(np.array(params, np.float32)))
@@ -200,7 +186,6 @@ class Residual:
         return np.concatenate([np.zeros((0, self.outputs), np.float32), *found])
 
     def predict(self, params: Floats, x: Floats) -> Floats:
-        """With one logit, the probability of outcome 1 for each row; otherwise of each class."""
         return probabilities(self.logits(params, x))
 
     def check(self, params: Floats, x: Floats) -> None:
@@ -213,14 +198,11 @@ class Residual:
             )
 
     def module(self, flat: Tensor) -> nn.Module:
-        """The network in PyTorch; its parameters are views of ``flat``, so that a step on one is a
-        step on the other."""
+        """In PyTorch, with views of ``flat`` as parameters: a step on one is a step on both."""
         from suture.models.residual_torch import Net, over
 
-        large = self.size >= LARGE
-        return over(
-            flat, lambda: Net(self.size, large, self.width, BLOCKS[self.depth], self.outputs)
-        )
+        large, stages = self.size >= LARGE, BLOCKS[self.depth]
+        return over(flat, lambda: Net(self.size, large, self.width, stages, self.outputs))
 
 
 def _normed(conv: str, norm: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
@@ -236,10 +218,6 @@ def _version() -> str:
         return "none"
 
 
-def _known(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
-    return named(path, shapes) if path.suffix == ".npz" else converted(path, shapes)
-
-
 def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
     """Weights from an NPZ file with an array for every name in `Residual.shapes`, including the
     last layer.
@@ -251,19 +229,16 @@ def named(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Floats]:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: np.asarray(archive[name], np.float32) for name in shapes}
     except FileNotFoundError:
-        raise StudyError(f"model.weights: {path} does not exist") from None
+        raise _wrong(path, "does not exist") from None
     except KeyError as error:
-        raise StudyError(f"model.weights: {path}: expected an array {error}, found none") from None
+        raise _wrong(path, f"expected an array {error}, found none") from None
     except (OSError, ValueError) as error:
-        raise StudyError(
-            f"model.weights: {path} is not a file of plain arrays ({type(error).__name__})"
-        ) from None
+        raise _wrong(path, f"is not a file of plain arrays ({type(error).__name__})") from None
     for name, shape in shapes.items():
-        if found[name].shape != shape or not np.isfinite(found[name]).all():
-            raise StudyError(
-                f"model.weights: {path}: expected {name} of shape {shape} and finite, found shape "
-                f"{found[name].shape}"
-            )
+        here = found[name]
+        if here.shape != shape or not np.isfinite(here).all():
+            expected = f"expected {name} of shape {shape} and finite"
+            raise _wrong(path, f"{expected}, found shape {here.shape}")
     return found
 
 
@@ -280,17 +255,11 @@ def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Float
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise StudyError(
-            f"model.weights: {path} does not exist; give a file such as resnet34-b627a593.pth"
-        ) from None
+        raise _wrong(path, "does not exist; give a file such as resnet34-b627a593.pth") from None
     except Exception as error:  # torch.load fails in many ways; each means: not such a file
-        raise StudyError(
-            f"model.weights: {path} is not a file of plain tensors ({type(error).__name__})"
-        ) from None
+        raise _wrong(path, f"is not a file of plain tensors ({type(error).__name__})") from None
     if not isinstance(saved, dict):
-        raise StudyError(
-            f"model.weights: {path} should hold named tensors, found {type(saved).__name__}"
-        )
+        raise _wrong(path, f"should hold named tensors, found {type(saved).__name__}")
     found: dict[str, Floats] = {}
     for name, shape in shapes.items():
         if name.startswith("fc."):
@@ -301,11 +270,13 @@ def converted(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Float
             array = array.mean(axis=1, keepdims=True)
         if array is None or array.shape != shape:
             what = "nothing" if array is None else f"shape {array.shape}"
-            raise StudyError(
-                f"model.weights: {path}: expected {name} of shape {shape}, found {what}"
-            )
+            raise _wrong(path, f"expected {name} of shape {shape}, found {what}")
         found[name] = array
     return found
+
+
+def _wrong(path: Path, what: str) -> StudyError:
+    return StudyError(f"model.weights: {path}: {what}")
 
 
 def digest(path: str | Path) -> str:

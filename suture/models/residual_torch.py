@@ -68,16 +68,13 @@ class Net(nn.Module):
 
 
 def over(flat: Tensor, build: Callable[[], nn.Module]) -> nn.Module:
-    """The module that ``build`` makes, with views of ``flat`` for parameters; PyTorch's own random
-    initialisation is skipped."""
+    """What ``build`` makes, with views of ``flat`` for parameters instead of random ones."""
     with torch.device("meta"):
         net = build()
     at = 0
     for name, parameter in list(net.named_parameters()):
         owner, _, own = name.rpartition(".")
-        size = parameter.numel()
-        setattr(
-            net.get_submodule(owner), own, nn.Parameter(flat[at : at + size].view(parameter.shape))
-        )
-        at += size
+        part = flat[at : at + parameter.numel()].view(parameter.shape)
+        setattr(net.get_submodule(owner), own, nn.Parameter(part))
+        at += parameter.numel()
     return net

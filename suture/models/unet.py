@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import DataError
-from suture.models.network import Floats
+from suture.models.dense import Floats
 from suture.models.residual import one_thread, torch_or_say
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ right."""
 CHANNELS = (8, 16, 32, 64)
 GROUP = 4
 """Channels normalised together."""
-BATCH, RATE = 8, 1e-2
-"""Of training."""
+BATCH, RATE = 8, 1e-2  # of training
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -78,8 +77,7 @@ def init(seed: int) -> Weights:
 
 
 def forward(params: Params, x: Tensor) -> Tensor:
-    """Scores of every class at every pixel (images x classes x side x side), from what `inputs`
-    makes."""
+    """Scores, images x classes x side x side, from what `inputs` makes."""
     import torch
     from torch.nn import functional as f
 
@@ -156,16 +154,12 @@ def load_weights(path: Path) -> Weights:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name].astype(np.float32) for name in archive.files}
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: cannot be read as U-Net weights ({type(error).__name__}); suture segment "
-            "writes them"
-        ) from None
+        why = f"cannot be read as U-Net weights ({type(error).__name__})"
+        raise DataError(f"{path}: {why}; suture segment writes them") from None
     expected = shapes()
     if {name: value.shape for name, value in found.items()} != expected:
-        raise DataError(
-            f"{path}: holds other arrays than this U-Net's {len(expected)}; train it again: suture "
-            "segment"
-        )
+        why = f"holds other arrays than this U-Net's {len(expected)}"
+        raise DataError(f"{path}: {why}; train it again: suture segment")
     return found
 
 
@@ -193,9 +187,7 @@ def train_unet(
     params: Params = {name: torch.tensor(value, requires_grad=True) for name, value in fresh}
     steps = epochs * (len(images) // BATCH)
     optimiser = torch.optim.Adam(params.values(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, max_lr=RATE, total_steps=max(steps, 2)
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=max(steps, 2))
     for epoch in range(epochs):
         order, total = rng.permutation(len(images)), 0.0
         for start in range(0, len(images) - BATCH + 1, BATCH):
@@ -219,8 +211,7 @@ def train_unet(
 
 
 def varied(images: Floats, rng: np.random.Generator) -> Floats:
-    """The images with random contrast, gamma and noise, half of them with a patch of another
-    grey."""
+    """The images with random contrast, gamma and noise, and a grey patch in half of them."""
     count, side = len(images), images.shape[-1]
     gamma, contrast, noise = (
         rng.uniform(a, b, (count, 1, 1)) for a, b in ((0.6, 1.6), (0.7, 1.2), (0.0, 0.06))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from suture.errors import StudyError
 from suture.models.dense import Dense
-from suture.models.network import Floats as Params
+from suture.models.dense import Floats as Params
 from suture.privacy.noise.source import derive
 from suture.privacy.unit import Patients
 from suture.training.local import Local, batches, check, known, loss_weights
@@ -72,7 +72,8 @@ def train_contrastive(
     y, weights = known(data.y, network.classes), loss_weights(local, data.y, network.classes)
     for picks, ends in batches(data, local, derive(key, "sampling"), 64):
         for batch in np.split(picks, ends[:-1]):
-            rows = batch if data.one_row_each else _rows(data, batch)
+            spans = (np.arange(data.starts[p], data.starts[p + 1]) for p in batch)
+            rows = np.concatenate([np.zeros(0, np.int64), *spans])
             slope = gradient(network, flat, x[rows], y[rows], weights, pull.of(rows))
             speed = local.momentum * speed + slope
             flat = flat - local.rate * speed
@@ -80,11 +81,7 @@ def train_contrastive(
 
 
 def representation(network: Dense, params: Floats, x: Floats) -> Floats:
-    """The last hidden layer's activations, rows x units.
-
-    >>> representation(Dense((1, 2, 1)), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array([[3.0]])).tolist()
-    [[3.0, 0.0]]
-    """
+    """The last hidden layer's activations, rows x units."""
     return _activations(network, network.layers(params), x)[-1]
 
 
@@ -161,9 +158,3 @@ def _activations(network: Dense, layers: Layers, x: Floats) -> list[Floats]:
         sums = kept[-1] @ weights + bias
         kept.append(np.maximum(sums, 0.0) if network.activation == "relu" else np.tanh(sums))
     return kept
-
-
-def _rows(data: Patients, batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(
-        [np.zeros(0, np.int64), *(np.arange(data.starts[p], data.starts[p + 1]) for p in batch)]
-    )

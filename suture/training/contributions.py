@@ -18,8 +18,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.models.compiled import compiled
 from suture.models.dense import Dense
+from suture.models.kernels import compiled
 from suture.privacy.unit import Patients
 from suture.training.local import Local, check, known, loss_weights
 
@@ -47,8 +47,7 @@ def row_gradients(network: Dense, params: Rows, data: Patients, local: Local) ->
 
 @compiled
 def _row_gradients(x, y, class_weights, params, sizes, relu, room, out):  # type: ignore[no-untyped-def]
-    """Forward and backward pass, one row at a time; each layer's gradient is the outer product of
-    inputs and errors."""
+    """One row at a time; a layer's gradient is the outer product of inputs and errors."""
     last = len(sizes) - 1
     values, errors = room[0], room[1]
     for r in range(len(x)):
@@ -112,11 +111,7 @@ def _outcome_errors(z, error, label, weight):  # type: ignore[no-untyped-def]
 
 
 def risk(logit: NDArray[np.floating]) -> Floats:
-    """The logistic function in float64.
-
-    >>> risk(np.array([0.0])).tolist()
-    [0.5]
-    """
+    """The logistic function in float64."""
     found: Floats = 1 / (1 + np.exp(-np.clip(np.asarray(logit, np.float64), -40, 40)))
     return found
 
@@ -167,19 +162,13 @@ def row_products(values: Rows) -> Floats:
 
 def logits(values: Rows, weights: NDArray[np.floating], bias: float) -> Floats:
     """Each row's weighted sum plus the bias, added up in a fixed order: the same bits whichever
-    other rows there are.
-
-    >>> logits(np.array([[1.0, 2.0]], np.float32), np.array([0.5, 0.25]), 1.0).tolist()
-    [2.0]
-    """
+    other rows there are."""
     if weights.shape != (values.shape[1],):
         raise ValueError(
             f"expected one weight per column ({values.shape[1]}), found shape {weights.shape}"
         )
-    out = np.empty(len(values))
-    _dot_rows(
-        np.ascontiguousarray(values), np.ascontiguousarray(weights, np.float64), float(bias), out
-    )
+    out, wide = np.empty(len(values)), np.ascontiguousarray(weights, np.float64)
+    _dot_rows(np.ascontiguousarray(values), wide, float(bias), out)
     return out
 
 

@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.models.compiled import compiled
-from suture.models.forward import (
+from suture.models.dense import (
     A_STRIDE,
     BLOCK,
     D_STRIDE,
@@ -33,6 +32,8 @@ from suture.models.forward import (
     W_STRIDE,
     A,
     D,
+    Dense,
+    Floats,
     G,
     O,
     S,
@@ -40,14 +41,21 @@ from suture.models.forward import (
     V,
     W,
     forward,
+    layout,
+    pack,
+    put_rows,
+    unpack,
 )
-from suture.models.lanes import (
+from suture.models.kernels import (
     WIDTH,
+    aligned,
+    compiled,
     inner,
     keep,
     load,
     multiply,
     multiply_add,
+    padded,
     product,
     splat,
     store,
@@ -55,7 +63,24 @@ from suture.models.lanes import (
     transpose,
     where_positive,
 )
-from suture.training.draws import fill_normals
+from suture.privacy.noise.source import Keystream, derive
+from suture.privacy.unit import Patients
+from suture.training.local import (
+    Indices,
+    Local,
+    batches,
+    check,
+    chunk_of,
+    expected_batch,
+    fill_normals,
+    known,
+    loss_weights,
+    words_for,
+)
+
+Words = NDArray[np.uint32]
+Seeds = NDArray[np.uint64]
+NO_WORDS = np.empty((0, 0), np.uint32)
 
 GRAM_ROWS = 16
 # Bound on the relative rounding error of a float32 gradient sum and of its norm; see the module's
@@ -107,14 +132,8 @@ class Block(NamedTuple):
     factors: NDArray[np.float32]
 
 
-def new_block() -> Block:
-    """Room for one block of rows."""
-    labels, rows, ends = (np.empty(BLOCK, np.int64) for _ in range(3))
-    return Block(labels, rows, ends, np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float32))
-
-
 @compiled
-def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-untyped-def]
+def outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-untyped-def]
     """D[last]: derivative of the weighted cross-entropy with respect to the logits."""
     last = len(t) - 1
     size = t[last, SIZE]
@@ -146,8 +165,7 @@ def _outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-
 
 @compiled
 def _push(m, t, rows, count, push):  # type: ignore[no-untyped-def]
-    """Add the derivative of push x risk to D[last]; the risk is the probability of any outcome but
-    the first."""
+    """Add the derivative of push x risk to D[last]; risk is any outcome's but the first."""
     last = len(t) - 1
     size = t[last, SIZE]
     one = np.float32(1)
@@ -194,7 +212,7 @@ def _backward(m, t, rows, relu):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
+def accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
     """Add the block's summed gradient, A^T D for each layer, to the matrices of ``column``."""
     for i in range(len(t) - 1):
         product(
@@ -204,7 +222,7 @@ def _accumulate(m, t, rows, column):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
+def row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
     """Squared norm of each row's gradient."""
     for r in range(rows):
         squares[r] = 0.0
@@ -220,8 +238,7 @@ def _row_squares(m, t, rows, squares):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
-    """An upper bound on the norm of the sum of several rows' gradients, whatever cancels among
-    them."""
+    """An upper bound on the norm of a sum of rows' gradients, whatever cancels among them."""
     square, apart = 0.0, 0.0
     for r in range(first, end):
         square += squares[r]
@@ -238,31 +255,33 @@ def _sum_norm(m, t, first, end, squares):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def factor(norm, clip):  # type: ignore[no-untyped-def]
+    """What a patient is multiplied by to stay within ``clip``; 0 if the norm is not finite."""
+    if not math.isfinite(norm):
+        return np.float32(0)
+    if norm <= clip:
+        return np.float32(1)
+    return np.float32(clip / norm) if clip / norm >= SMALLEST else np.float32(0)
+
+
+@compiled
 def _factors(m, t, ends, patients, clip, squares, factors):  # type: ignore[no-untyped-def]
-    """What each row is multiplied by, so that no patient's sum exceeds ``clip``; 0 where it is not
-    finite."""
+    """What each row is multiplied by, so that no patient's sum exceeds ``clip``."""
     first = np.int64(0)
     for patient in range(patients):
         end = ends[patient]
         norm = math.sqrt(squares[first]) * (1.0 + ROUNDING)
         if end - first > 1:
             norm = _sum_norm(m, t, first, end, squares)
-        factor = 1.0
-        if not math.isfinite(norm):
-            factor = 0.0
-        elif norm > clip:
-            factor = clip / norm
-            if factor < SMALLEST:
-                factor = 0.0
+        share = factor(norm, clip)
         for r in range(first, end):
-            factors[r] = np.float32(factor)
+            factors[r] = share
         first = end
 
 
 @compiled
-def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
-    """Multiply each row's D by its factor; 0 also clears the row's inputs, since 0 times infinity
-    is not 0."""
+def rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
+    """Multiply D by each row's factor; 0 clears the inputs too, since 0 x infinity is not 0."""
     zero = splat(np.float32(0))
     for i in range(len(t) - 1):
         a, stride = t[i, A], t[i, A_STRIDE]
@@ -282,19 +301,13 @@ def _rescale(m, t, rows, factors):  # type: ignore[no-untyped-def]
 @compiled
 def _differentiate(m, t, data, block, count):  # type: ignore[no-untyped-def]
     """Forward and backward pass of the first ``count`` rows of a block."""
-    x, y, rows, labels = data.x, data.y, block.rows, block.labels
-    at, size = t[0, A], t[0, SIZE]
+    put_rows(m, t, data.x, block.rows, count)
     for r in range(count):
-        row = rows[r]
-        for c in range(size):
-            m[at + c] = x[row, c]
-        m[at + size] = np.float32(1)
-        at += t[0, A_STRIDE]
-        labels[r] = y[row]
+        block.labels[r] = data.y[block.rows[r]]
     forward(m, t, count, data.relu)
-    _outcome_derivatives(m, t, count, labels, data.class_weights)
+    outcome_derivatives(m, t, count, block.labels, data.class_weights)
     if len(data.push) > 0:
-        _push(m, t, rows, count, data.push)
+        _push(m, t, block.rows, count, data.push)
     _backward(m, t, count, data.relu)
 
 
@@ -309,56 +322,60 @@ def _add_long_patient(m, t, data, start, end, clip, block):  # type: ignore[no-u
         for r in range(count):
             block.rows[r] = first + r
         _differentiate(m, t, data, block, count)
-        _accumulate(m, t, count, np.int64(S))
+        accumulate(m, t, count, np.int64(S))
     squares = 0.0
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
             squares += np.float64(m[t[i, S] + c]) ** 2
-    norm = math.sqrt(squares) * (1.0 + ROUNDING)
-    if not math.isfinite(norm):
-        return
-    factor = np.float32(min(1.0, clip / norm)) if norm > 0.0 else np.float32(1)
-    if factor < SMALLEST:
+    share = factor(math.sqrt(squares) * (1.0 + ROUNDING), clip)
+    if share == 0:  # 0 times infinity is not 0
         return
     for i in range(len(t) - 1):
         for c in range((t[i, SIZE] + 1) * t[i, W_STRIDE]):
-            m[t[i, G] + c] += factor * m[t[i, S] + c]
+            m[t[i, G] + c] += share * m[t[i, S] + c]
+
+
+@compiled
+def list_rows(starts, batch, p, most, rows, ends):  # type: ignore[no-untyped-def]
+    """List the rows of whole patients, from the batch's number ``p`` on, until a block is full or a
+    patient has more than ``most`` rows; returns who is next, and how many rows and patients."""
+    count, patients = np.int64(0), np.int64(0)
+    while p < len(batch):
+        start, end = starts[batch[p]], starts[batch[p] + 1]
+        if end - start > most or count + end - start > BLOCK:
+            break
+        for row in range(start, end):
+            rows[count] = row
+            count += 1
+        ends[patients] = count
+        patients += 1
+        p += 1
+    return p, count, patients
 
 
 @compiled
 def _add_batch(m, t, data, batch, clip, block):  # type: ignore[no-untyped-def]
     """Sum the clipped gradients of a batch of patients in G; returns how many rows there were."""
-    starts, rows, ends = data.starts, block.rows, block.ends
     p, seen = np.int64(0), np.int64(0)
     while p < len(batch):
-        count, patients = np.int64(0), np.int64(0)
-        while p < len(batch):
-            start, end = starts[batch[p]], starts[batch[p] + 1]
-            if end - start > GRAM_ROWS or count + end - start > BLOCK:
-                break
-            for row in range(start, end):
-                rows[count] = row
-                count += 1
-            ends[patients] = count
-            patients += 1
-            p += 1
+        p, count, patients = list_rows(data.starts, batch, p, GRAM_ROWS, block.rows, block.ends)
         if count == 0:
-            start, end = starts[batch[p]], starts[batch[p] + 1]
+            start, end = data.starts[batch[p]], data.starts[batch[p] + 1]
             _add_long_patient(m, t, data, start, end, clip, block)
             seen += end - start
             p += 1
             continue
         seen += count
         _differentiate(m, t, data, block, count)
-        _row_squares(m, t, count, block.squares)
-        _factors(m, t, ends, patients, clip, block.squares, block.factors)
-        _rescale(m, t, count, block.factors)
-        _accumulate(m, t, count, np.int64(G))
+        row_squares(m, t, count, block.squares)
+        _factors(m, t, block.ends, patients, clip, block.squares, block.factors)
+        rescale(m, t, count, block.factors)
+        accumulate(m, t, count, np.int64(G))
     return seen
 
 
 @compiled
-def _update(m, t, noise, divisor, rule):  # type: ignore[no-untyped-def]
+def update(m, t, noise, divisor, rule):  # type: ignore[no-untyped-def]
     """Noise, mean, proximal term, momentum, step; then clear G for the next batch.
 
     Everything after the noise is a function of the noisy sum and of earlier weights: it costs no
@@ -391,9 +408,9 @@ def _update(m, t, noise, divisor, rule):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def turn(m, t):  # type: ignore[no-untyped-def]
-    """Refresh T from W for the layers that the backward pass crosses (biases stay behind)."""
-    for i in range(1, len(t) - 1):
+def turn(m, t, first):  # type: ignore[no-untyped-def]
+    """Refresh T from W (without biases), from the first layer that the backward pass crosses."""
+    for i in range(first, len(t) - 1):
         transpose(m, t[i, W], t[i, SIZE], t[i + 1, SIZE], t[i, W_STRIDE], t[i, T], t[i, D_STRIDE])
 
 
@@ -411,7 +428,86 @@ def run(m, t, data, picks, ends, words, noise, rule, block):  # type: ignore[no-
         divisor = rule.expected if rule.expected > 0 else max(1.0, float(seen))
         if len(words) > 0:
             fill_normals(words[s], noise[0])
-            _update(m, t, noise[0], divisor, rule)
+            update(m, t, noise[0], divisor, rule)
         else:
-            _update(m, t, noise[s % len(noise)], divisor, rule)
-        turn(m, t)
+            update(m, t, noise[s % len(noise)], divisor, rule)
+        turn(m, t, 1)
+
+
+class Fused:
+    """A training: a workspace loaded with parameters, and what stays the same in every step."""
+
+    crossed = 1
+    """The first layer that the backward pass crosses."""
+
+    def __init__(
+        self,
+        network: Dense,
+        params: Floats,
+        data: Patients,
+        local: Local,
+        anchor: Floats | None = None,
+        push: Floats | None = None,
+    ) -> None:
+        network.check(params)
+        check(network, data, local, push)
+        self.network, self.patients, self.local = network, data, local
+        self.memory, self.table = self._workspace()
+        self.numbers = network.n_params
+        self.load(W, params)
+        if anchor is not None:
+            network.check(anchor)
+        self.load(O, params if anchor is None else anchor)
+        y = known(data.y, network.classes)
+        weights = loss_weights(local, data.y, network.classes).astype(np.float32)
+        pushes = () if push is None else np.where(y < network.classes, push, 0)
+        pushed = np.ascontiguousarray(pushes, np.float32)
+        relu = network.activation == "relu"
+        self.data = Data(data.x, y, data.starts, pushed, weights, relu)
+        clip = math.inf if local.clip is None else float(local.clip)
+        scale = float(local.noise_multiplier * clip) if local.noise_multiplier else 0.0
+        expected, proximal = expected_batch(data.size, local), float(local.proximal)
+        self.rule = Rule(expected, clip, scale, proximal, float(local.momentum), float(local.rate))
+        labels, rows, ends = np.empty((3, BLOCK), np.int64)
+        squares, factors = np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float32)
+        self.block = Block(labels, rows, ends, squares, factors)
+        self._ready()
+
+    def _workspace(self) -> tuple[Floats, Indices]:
+        table, floats = layout(self.network.sizes, training=True)
+        return aligned(floats), table
+
+    def _ready(self) -> None:
+        self.turn()
+        # One lane more than the numbers, since the last row of a layer is read in whole lanes.
+        self.scratch = np.zeros((1, padded(self.numbers, 32) + WIDTH), np.float32)
+
+    def load(self, column: int, params: Floats) -> None:
+        unpack(self.memory, self.table, column, np.ascontiguousarray(params, np.float32))
+
+    def turn(self) -> None:
+        turn(self.memory, self.table, self.crossed)
+
+    def train(self, key: bytes) -> None:
+        """Draw batches and noise from ``key``, and take every step."""
+        width = words_for(self.numbers) if self.local.private else 0
+        chunk = chunk_of(width, self.patients, self.local)
+        stream, masks = Keystream(derive(key, "noise")), Keystream(derive(key, "dropout"))
+        words = np.empty((chunk, width), np.uint32)
+        for picks, ends in batches(self.patients, self.local, derive(key, "sampling"), chunk):
+            drawn = words[: len(ends)] if width else NO_WORDS
+            if width:
+                stream.fill(drawn)
+            seeds = np.empty(len(ends), np.uint64)
+            masks.fill(seeds)
+            self.run(picks, ends, drawn, self.scratch, seeds)
+
+    def run(self, picks: Indices, ends: Indices, words: Words, noise: Floats, seeds: Seeds) -> None:
+        """Take the steps of ``ends``; ``seeds`` are for dropout."""
+        place = self.memory, self.table
+        run(*place, self.data, picks, ends, words, noise, self.rule, self.block)
+
+    def params(self, column: int = W) -> Floats:
+        out = np.empty(self.network.n_params, np.float32)
+        pack(self.memory, self.table, column, out)
+        return out

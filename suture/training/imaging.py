@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suture.errors import MissingExtra, StudyError
-from suture.models.network import Floats, Network
+from suture.models.dense import Floats
+from suture.models.network import Network
 from suture.models.residual import Residual, one_thread, torch_or_say
 from suture.privacy.noise.source import Keystream, derive
 from suture.privacy.unit import Patients
 from suture.training.dpsgd import SMALLEST
-from suture.training.draws import normals
 from suture.training.local import (
     Indices,
     Local,
@@ -47,6 +47,7 @@ from suture.training.local import (
     expected_batch,
     known,
     loss_weights,
+    normals,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ def train_images(
     push: Floats | None = None,
 ) -> Floats:
     """Parameters after local training; see `mechanism.train`."""
-    step = _Step(_residual(network), params, data, local, anchor, push)
+    if not isinstance(network, Residual):
+        raise StudyError(f"training on images needs a residual network, found {network.kind!r}")
+    step = _Step(network, params, data, local, anchor, push)
     stream = Keystream(derive(key, "noise"))
     chunk = 1 if local.private else 64
     for picks, ends in batches(data, local, derive(key, "sampling"), chunk):
@@ -106,9 +109,8 @@ class _Step:
         inside = y < network.classes
         self.network, self.local, self.starts = network, local, data.starts
         self.flat: Tensor = torch.from_numpy(np.array(params, np.float32))
-        self.anchor: Tensor = torch.from_numpy(
-            np.array(params if anchor is None else anchor, np.float32)
-        )
+        origin = np.array(params if anchor is None else anchor, np.float32)
+        self.anchor: Tensor = torch.from_numpy(origin)
         self.velocity: Tensor = torch.zeros_like(self.flat)
         self.module = network.module(self.flat)
         self.parameters = list(self.module.parameters())
@@ -129,7 +131,6 @@ class _Step:
         self.sampled = _sampled(self.module) if opacus else None
 
     def params(self) -> Floats:
-        """The parameters now."""
         return np.array(self.flat.numpy())
 
     def take(self, batch: Indices, noise: Floats | None) -> None:
@@ -155,8 +156,7 @@ class _Step:
             self.flat.sub_(local.rate * self.velocity)
 
     def _pieces(self, batch: Indices) -> Iterator[tuple[Indices, Indices, int]]:
-        """Virtual batches of whole patients: rows, their owners, the number of patients (one for a
-        large network)."""
+        """Virtual batches of whole patients: rows, their owners, how many patients."""
         alone = self.large and self.local.clip is not None
         rows: list[Indices] = []
         count = 0
@@ -177,14 +177,13 @@ class _Step:
         # Opacus' hooks need an input that has a gradient; it is not used.
         self.shown = self.x[index].requires_grad_(self.sampled is not None)
         z, y = module(self.shown), self.y[index]
-        functional = torch.nn.functional
+        f = torch.nn.functional
         if self.network.outputs == 1:
-            binary, z = functional.binary_cross_entropy_with_logits, z[:, 0]
-            losses = binary(z, y.to(torch.float32), reduction="none")
+            z, wanted = z[:, 0], y.to(torch.float32)
+            losses = f.binary_cross_entropy_with_logits(z, wanted, reduction="none")
             risk = torch.sigmoid(z)
         else:
-            losses = functional.cross_entropy(z, y, reduction="none")
-            risk = 1 - torch.softmax(z, 1)[:, 0]
+            losses, risk = f.cross_entropy(z, y, reduction="none"), 1 - torch.softmax(z, 1)[:, 0]
         losses = losses * self.weights[index]
         return losses if self.push is None else losses + self.push[index] * risk
 
@@ -229,8 +228,7 @@ class _Step:
         return factors @ each
 
     def _factors(self, each: Tensor) -> tuple[Tensor, Tensor]:
-        """What each patient's gradient is multiplied by so that its norm is at most C (0 where it
-        is not finite), and where it is finite."""
+        """What brings each patient's norm to C at most (0 if not finite), and who is finite."""
         norms = self.torch.linalg.vector_norm(each, dim=1)
         factors = ((self.local.clip or 0.0) / (norms * (1 + ROUNDING))).clamp(max=1.0)
         # Below the normal floats a factor would be rounded by up to its own size.
@@ -248,12 +246,6 @@ def _taken(parameter: nn.Parameter) -> Tensor:
     found: Tensor = parameter.grad_sample  # type: ignore[attr-defined]
     parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
     return found
-
-
-def _residual(network: Network) -> Residual:
-    if isinstance(network, Residual):
-        return network
-    raise StudyError(f"training on images needs a residual network, found {network.kind!r}")
 
 
 def _sampled(module: nn.Module) -> GradSampleModule:

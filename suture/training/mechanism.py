@@ -7,31 +7,32 @@ patient adds, and adds the very vector that it has clipped.
 | kernel        | what it trains                                      | where                   |
 |---------------|-----------------------------------------------------|-------------------------|
 | `plain`       | a network, by the trainer that it names             | `TRAINERS`              |
-| `affine`      | a dense network between a site's affine layers      | `fused.train_affine`    |
-| `layers`      | the affine layers alone                             | `fused.train_affine`    |
+| `affine`      | a dense network between a site's affine layers      | `affine.train_affine`    |
+| `layers`      | the affine layers alone                             | `affine.train_affine`    |
 | `mixed`       | a global and a personal model that are mixed (APFL) | `pairs.train_mixed`     |
 | `tied`        | a personal model tied to the global one (Ditto)     | `pairs.train_tied`      |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import dp_accounting
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.errors import DataError, PrivacyError
-from suture.models.dense import dense_only
-from suture.models.network import Floats, Network
-from suture.models.network import Trainer as TrainerName
+from suture.errors import DataError, PrivacyError, StudyError
+from suture.models.dense import Floats, dense_only
+from suture.models.dense import Trainer as TrainerName
+from suture.models.network import Network
 from suture.privacy.door import mechanism
 from suture.privacy.noise.source import State
 from suture.privacy.unit import Patients
 from suture.training import local as training
-from suture.training.fused import train_affine, train_dense
+from suture.training.affine import NOTHING, PLAIN, train_affine
+from suture.training.dpsgd import Fused
 from suture.training.imaging import train_images
 from suture.training.local import Local
 from suture.training.pairs import train_mixed, train_tied
@@ -39,23 +40,32 @@ from suture.training.pairs import train_mixed, train_tied
 Kernel = Literal["plain", "affine", "layers", "mixed", "tied"]
 
 
-class Trainer(Protocol):
-    """See `train`."""
-
-    def __call__(
-        self,
-        network: Network,
-        params: Floats,
-        data: Patients,
-        local: Local,
-        key: bytes,
-        anchor: Floats | None,
-        push: Floats | None,
-        /,
-    ) -> Floats: ...
+Trainer = Callable[[Network, Floats, Patients, Local, bytes, Floats | None, Floats | None], Floats]
+"""See `train`."""
 
 
-TRAINERS: dict[TrainerName, Trainer] = {"dense": train_dense, "images": train_images}
+def _train_dense(
+    network: Network,
+    params: Floats,
+    data: Patients,
+    local: Local,
+    key: bytes,
+    anchor: Floats | None,
+    push: Floats | None,
+) -> Floats:
+    dense = dense_only(network, "this training")
+    if not local.dropout:
+        fused = Fused(dense, params, data, local, anchor, push)
+        fused.train(key)
+        return fused.params()
+    if anchor is not None or push is not None:
+        raise StudyError(
+            "training with dropout has no anchor or push; set model.dropout to 0 for this method"
+        )
+    return train_affine(dense, params, PLAIN, NOTHING, data, local, key)[0]
+
+
+TRAINERS: dict[TrainerName, Trainer] = {"dense": _train_dense, "images": train_images}
 """Every trainer, by the name that a network's ``trainer`` states."""
 
 
@@ -73,14 +83,6 @@ def train(
 
     The proximal term pulls towards ``anchor``, by default the starting point. ``push`` has one
     number per row, which times the row's risk is added to its loss before clipping.
-
-    >>> from suture.models.dense import Dense
-    >>> from suture.privacy.noise.source import State, seeded_key
-    >>> rows = Patients(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]), np.arange(5))
-    >>> local, start = Local(clip=1.0, noise_multiplier=1.0), np.zeros(5, np.float32)
-    >>> new = train(Dense((4, 1)), start, rows, local, seeded_key(1))
-    >>> new.shape, new.dtype
-    ((5,), dtype('float32'))
     """
     return TRAINERS[network.trainer](network, params, data, local, key, anchor, push)
 
@@ -108,18 +110,16 @@ class DpSgd:
         return training.event(self.local, self.size)
 
     def run(self, data: Patients, key: bytes) -> State:
-        """Train, and return the results by name: ``params``, and for personal models ``own`` and
-        ``alpha``."""
+        """The results by name: ``params``, and for personal models ``own`` and ``alpha``."""
         if data.size != self.size:
             raise PrivacyError(
-                "the training was planned for a declared size that is not the table's"
+                "the training was planned for another declared size than the table's"
             )
         start, local, extra = self.start, self.local, self.extra
         if self.kernel == "plain":
-            push = None
-            if "pushes" in extra:
-                groups = groups_of(data, len(extra["pushes"]) - 1)
-                push = by_row(extra["pushes"], groups, data.starts)
+            push, pushes = None, extra.get("pushes")
+            if pushes is not None:
+                push = by_row(pushes, groups_of(data, len(pushes) - 1), data.starts)
             anchor = extra.get("anchor")
             return {"params": train(self.network, start, data, local, key, anchor, push)}
         network, own = dense_only(self.network, f"the kernel {self.kernel!r}"), extra["own"]

@@ -14,16 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from suture.models.dense import Dense
-from suture.models.forward import V, W
-from suture.models.network import Floats
+from suture.models.dense import Dense, Floats, V, W
 from suture.privacy.noise.source import Keystream, derive
 from suture.privacy.unit import Patients
-from suture.training.draws import normals
-from suture.training.fused import PLAIN, FusedAffine
-from suture.training.local import Indices, Local, batches, chunk_of
-
-_NO_WORDS = np.empty((0, 0), np.uint32)
+from suture.training.affine import NOTHING, PLAIN, FusedAffine
+from suture.training.dpsgd import NO_WORDS
+from suture.training.local import Indices, Local, batches, chunk_of, normals
 
 
 def train_mixed(
@@ -98,15 +94,7 @@ def train_tied(
 
 
 class Pair:
-    """Noisy mean gradients of a site's patients at two points, batch by batch.
-
-    >>> from suture.privacy.noise.source import seeded_key
-    >>> rows = Patients(np.ones((4, 1), np.float32), np.array([0, 1, 1, 1]), np.arange(5))
-    >>> pair = Pair(Dense((1, 1)), rows, Local(batch=4), seeded_key(1))
-    >>> here, there = np.zeros(2, np.float32), np.array([0.0, 100.0], np.float32)
-    >>> [[g.tolist() for g in pair.gradients(batch, here, there)] for batch in pair.batches()]
-    [[[-0.25, -0.25], [0.25, 0.25]]]
-    """
+    """Noisy mean gradients of a site's patients at two points, batch by batch."""
 
     def __init__(self, network: Dense, data: Patients, local: Local, key: bytes) -> None:
         self._local, self._data, self._key = local, data, key
@@ -115,8 +103,8 @@ class Pair:
             sigma, root = local.noise_multiplier, math.sqrt(2)
             noise = None if sigma is None else sigma * root
             halved = replace(halved, clip=local.clip / root, noise_multiplier=noise)
-        start, own = np.zeros(network.n_params, np.float32), np.zeros(0, np.float32)
-        self._fused = FusedAffine(network, start, PLAIN, own, data, halved, False)
+        start = np.zeros(network.n_params, np.float32)
+        self._fused = FusedAffine(network, start, PLAIN, NOTHING, data, halved, False)
         self._noise = Keystream(derive(key, "noise"))
         self._masks = Keystream(derive(key, "dropout"))
 
@@ -141,5 +129,5 @@ class Pair:
         seed = np.empty(1, np.uint64)
         self._masks.fill(seed)
         picks, ends = np.ascontiguousarray(batch, np.int64), np.array([len(batch)])
-        fused.run(picks, ends, _NO_WORDS, noise, seed)
+        fused.run(picks, ends, NO_WORDS, noise, seed)
         return fused.params(V)  # without momentum the velocity is the gradient itself

@@ -84,7 +84,7 @@ def test_a_copy_of_the_study_that_lost_a_size_is_refused_and_not_counted(folder)
     lost = study.model_copy(
         update={"sites": (study.sites[0].model_copy(update={"patients": None}), study.sites[1])}
     )
-    with pytest.raises(StudyError, match=r"site 'a' declares no size.*patients = 1000"):
+    with pytest.raises(StudyError, match=r"'a' declares no size.*patients = 1000"):
         federation.survey(lost, folder, 42)
 
 
@@ -249,9 +249,7 @@ def test_a_simulation_does_not_go_round_a_charter_consent_or_erasure(folder):
     asked = study.replace(sites=[{**site, "consent": consent} for site in study.to_dict()["sites"]])
     assert federation.survey(asked, folder, 42).sizes == {"a": 9, "b": 10}
     (home / "trust.pub").write_text("a key")
-    with pytest.raises(
-        CharterError, match="signed charter only, which simulation = true would go round"
-    ):
+    with pytest.raises(CharterError, match="signed charter only"):
         federation.survey(study, folder, 42)
 
 
@@ -272,7 +270,7 @@ def test_a_cohort_of_real_patients_is_a_simulation_under_privacy(folder, monkeyp
         "cohort": "cardio",
         "privacy": {"unit": "patient", "epsilon": 4.0},
     }
-    with pytest.raises(StudyError, match=r"holds real patients.*Write simulation = true in"):
+    with pytest.raises(StudyError, match=r"real patients.*simulation = true"):
         federation.survey(Study(**fields), folder, 42)
     here = federation.survey(Study(**fields, simulation=True), folder, 45)
     assert (here.simulated, here.generated) == (True, False)

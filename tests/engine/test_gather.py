@@ -64,7 +64,7 @@ def test_a_site_that_drops_out_leaves_the_mean_of_the_others():
     del sealed["c"]
     with pytest.raises(
         RunError,
-        match="3 of 5 sites completed stage 'mask', the threshold is 4; nothing was opened",
+        match="the threshold is 4; nothing was opened",
     ):
         gathered(MASKED, sealed)
 
@@ -109,7 +109,7 @@ def test_updates_that_cannot_be_used_are_rejected_and_the_others_count():
 
 
 def test_sites_must_have_been_asked_the_same():
-    with pytest.raises(RunError, match="one message for all sites, found 2"):
+    with pytest.raises(RunError, match="one message for all sites"):
         question(METHOD, {"a": b"1", "b": b"2"})
 
 
@@ -136,9 +136,7 @@ def test_whatever_decides_what_a_site_adds_is_part_of_the_question():
 
 
 def test_masks_and_robust_rules_exclude_each_other():
-    with pytest.raises(
-        StudyError, match=r"exclude each other: robust aggregation compares .* norm_bound = 1.0"
-    ):
+    with pytest.raises(StudyError, match=r"exclude each other: .* norm_bound"):
         Study(
             name="s",
             outcome="y",
@@ -185,12 +183,10 @@ def test_a_sum_of_fewer_than_the_honest_sites_is_never_opened():
     method = build("veil", spec, Dense((2, 1)), Local(), Public(sites=20))
     with pytest.raises(
         StudyError,
-        match=r"sums of 14 of 20 sites would be opened, of which 1 may collude .* counts on the noise of 18",
+        match=r"14 of 20 sites .* noise of 18",
     ):
         check(method, MASKED, 20)
-    with pytest.raises(
-        StudyError, match="sums of 18 of 20 sites would be opened, of which 1 may collude"
-    ):
+    with pytest.raises(StudyError, match="18 of 20 sites would be opened"):
         check(method, ProtectionSpec(sum="masked", threshold=0.89), 20)
     check(method, ProtectionSpec(sum="masked", threshold=0.94), 20)
     check(method, ProtectionSpec(sum="masked", threshold=0.89, colluders=0), 20)
@@ -287,7 +283,7 @@ def test_a_mean_goes_on_without_a_rejected_answer_only_where_the_study_allows_it
     found = Gathered([], rejected={"a": "the update is not finite"})
     with pytest.raises(
         RunError,
-        match=r"round 3: 1 answers were rejected \(a: the update is not finite\); 5 are needed",
+        match=r"round 3: 1 .*rejected .*not finite.*5 are needed",
     ):
         _note(Training({}), found, 3, PLAIN, 5, 5)
     training = Training({})

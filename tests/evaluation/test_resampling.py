@@ -65,7 +65,7 @@ def test_folds_work_for_pooled_and_alone():
 def test_one_fold_and_too_many_folds_are_refused():
     with pytest.raises(StudyError, match="2 and more"):
         study(evaluation={"folds": 1})
-    with pytest.raises(StudyError, match="7 folds need as many sites, found 6"):
+    with pytest.raises(StudyError, match="7 folds need as many sites"):
         conduct.run(study(evaluation={"folds": 7}), threads=1)
 
 

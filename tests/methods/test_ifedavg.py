@@ -13,7 +13,7 @@ from suture.privacy.canonical import canonical
 from suture.privacy.door import Session, rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
-from suture.training.fused import Layers, train_affine
+from suture.training.affine import Layers, train_affine
 from suture.training.local import Local
 from suture.training.mechanism import DpSgd
 

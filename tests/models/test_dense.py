@@ -10,8 +10,7 @@ import pytest
 from support.reference import from_torch, loss, to_torch
 
 from suture.errors import StudyError
-from suture.models.dense import Dense
-from suture.models.forward import tanh
+from suture.models.dense import Dense, tanh
 
 SHAPES = [
     Dense((6, 1)),

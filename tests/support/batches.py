@@ -3,7 +3,8 @@ compared with other implementations step by step."""
 
 import numpy as np
 
-from suture.training.fused import Fused, FusedAffine
+from suture.training.affine import FusedAffine
+from suture.training.dpsgd import Fused
 from suture.training.imaging import _Step
 
 

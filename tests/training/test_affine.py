@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from support.batches import train_affine_on_batches
 
 from suture.errors import StudyError
-from suture.models.dense import Dense
-from suture.models.forward import V
+from suture.models.dense import Dense, V
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.training import local as training
-from suture.training.affine import V_SCALE, V_SHIFT
-from suture.training.fused import FusedAffine, Layers, train_affine
+from suture.training.affine import V_SCALE, V_SHIFT, FusedAffine, Layers, train_affine
 from suture.training.local import Local, at_round, weights_of
 from suture.training.mechanism import train
 from suture.training.pairs import Pair

@@ -216,7 +216,7 @@ def test_the_event_says_exactly_what_runs():
     "local", [Local(epochs=3, batch=20), Local(epochs=3, batch=20, clip=1.0, noise_multiplier=1)]
 )
 def test_train_takes_the_steps_that_the_event_counts(patients, local, most, monkeypatch):
-    from suture.training import fused as module
+    from suture.training import dpsgd as module
 
     taken = []
     local = replace(local, most_steps=most)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from suture.privacy.noise.source import Keystream, seeded_key
-from suture.training.draws import fill_normals, normals, words_for
+from suture.training.local import fill_normals, normals, words_for
 
 N = 4_000_000
 

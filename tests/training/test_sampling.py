@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from suture.privacy.noise.source import Keystream, seeded_key
-from suture.training.draws import poisson_batches
+from suture.training.local import poisson_batches
 
 
 def draw(patients: int, rate: float, steps: int, seed: int = 0):

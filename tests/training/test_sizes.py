@@ -13,11 +13,12 @@ from support.batches import train_affine_on_batches, train_on_batches
 from suture.models.dense import Dense
 from suture.privacy.noise.source import Keystream, seeded_key
 from suture.privacy.unit import Patients
-from suture.training import draws, fused, pairs
+from suture.training import affine as with_layers
+from suture.training import dpsgd, pairs
 from suture.training import local as training
+from suture.training.affine import Layers, train_affine
 from suture.training.contrastive import train_contrastive
 from suture.training.contributions import row_gradients
-from suture.training.fused import Layers, train_affine
 from suture.training.local import Local, event, sampling_rate, steps, weights_of
 from suture.training.mechanism import train
 
@@ -49,7 +50,7 @@ class Spy:
                 self.words.append(out.tobytes())
 
         monkeypatch.setattr(Keystream, "fill", seen)
-        for module, name, at in ((fused, "run", 4), (fused, "run_affine", 5)):
+        for module, name, at in ((dpsgd, "run", 4), (with_layers, "run", 5)):
             kernel = module.__dict__[name]
 
             def counted(*arguments, kernel=kernel, at=at):
@@ -210,7 +211,7 @@ def test_an_outcome_outside_the_classes_counts_for_nothing(sizes, code):
 def test_the_event_of_a_size_is_that_of_what_runs():
     assert event(LOCAL, 64).count == steps(64, LOCAL) == 16
     assert event(LOCAL, 64).event.sampling_probability == 0.125
-    assert draws.words_for(NETWORK.n_params) == 48
+    assert training.words_for(NETWORK.n_params) == 48
 
 
 @pytest.mark.parametrize("most", [1, 3, 8, 11])

@@ -35,7 +35,7 @@ from suture.privacy.noise.source import seeded_key
 from suture.schema.table import Number, Schema, feature_names
 from suture.site.preprocess import MISSING
 from suture.site.profile import Profile, take
-from suture.training.fused import Layers
+from suture.training.affine import Layers
 from suture.training.local import Local
 
 Cell = tuple[str, str]

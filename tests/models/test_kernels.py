@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from suture.models import compiled as module
+from suture.models import kernels as module
 from suture.training.dpsgd import run
 
 SOURCE = """

@@ -24,7 +24,7 @@ ALLOWED = {
         "privacy.unit",
         "privacy.door",
         "privacy.noise.source",
-        "privacy.noise.selection",
+        "privacy.noise.mechanisms",
         "schema",
         "study",
     },

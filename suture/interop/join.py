@@ -28,8 +28,7 @@ from suture.evaluation.metrics import Metrics, measure
 from suture.interop.report import LAYERED_METHOD, Report
 from suture.methods.base import Weights
 from suture.methods.ifedavg import IFedAvg, Joining
-from suture.privacy.accounting.budget import Budget
-from suture.privacy.accounting.planner import SitePlan, plan_site
+from suture.privacy.accounting.planner import Budget, SitePlan, plan_site
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal, unseal

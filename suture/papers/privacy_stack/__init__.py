@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work
-from suture.privacy.accounting.accountant import epsilon
-from suture.privacy.accounting.gaussian import (
+from suture.privacy.accounting.accountant import (
     analytic_sigma,
     classical_sigma,
+    epsilon,
     epsilon_of_mu,
     mu_for,
     true_epsilon,

@@ -48,18 +48,21 @@ from scipy import optimize, stats
 from scipy.special import ndtr, ndtri
 
 from suture.errors import StudyError
-from suture.privacy.accounting.accountant import check_delta, delta_for, epsilon_of
-from suture.privacy.accounting.budget import Budget, largest
-from suture.privacy.accounting.events import GAUSSIAN, NormalForm, Step, normal_form, times
-from suture.privacy.accounting.gaussian import (
+from suture.privacy.accounting.accountant import (
     CLASSICAL_PROVEN_BELOW,
     analytic_sigma,
+    check_delta,
     classical_epsilon,
     classical_sigma,
+    delta_for,
+    epsilon_of,
     epsilon_of_mu,
 )
+from suture.privacy.accounting.events import GAUSSIAN, NormalForm, Step, normal_form, times
 from suture.privacy.accounting.planner import (
+    Budget,
     dpsgd_event,
+    largest,
     noise_for,
     rounds_that_fit,
     sampling_rate,

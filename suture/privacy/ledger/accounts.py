@@ -29,7 +29,6 @@ from fractions import Fraction
 
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError
 from suture.privacy.accounting.accountant import epsilon_of
-from suture.privacy.accounting.budget import Budget, fits, promise_from_text, within
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     NON_PRIVATE,
@@ -39,6 +38,7 @@ from suture.privacy.accounting.events import (
     event_from_json,
     normal_form,
 )
+from suture.privacy.accounting.planner import Budget, fits, promise_from_text, within
 from suture.privacy.ledger.chain import ADMITTED, ALL_STUDIES, Entry
 from suture.privacy.ledger.head import Head
 

@@ -34,8 +34,8 @@ from pathlib import Path
 from dp_accounting.dp_event import DpEvent
 
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError
-from suture.privacy.accounting.budget import Budget, promise_to_text
 from suture.privacy.accounting.events import NormalForm, as_event, form_and_text, normal_form
+from suture.privacy.accounting.planner import Budget, promise_to_text
 from suture.privacy.canonical import json_text
 from suture.privacy.ledger.accounts import Accounts, written_off
 from suture.privacy.ledger.chain import (

@@ -85,11 +85,7 @@ def epsilon(event: DpEvent, delta: float, accountant: str = "pld") -> float:
 
 
 def epsilon_of(form: NormalForm, delta: float, accountant: str = "pld") -> float:
-    """The same for an event in normal form.
-
-    >>> epsilon_of((), 1e-5)
-    0.0
-    """
+    """The same for an event in normal form."""
     if accountant not in ACCOUNTANTS:
         raise StudyError(
             f"expected an accountant of {', '.join(ACCOUNTANTS)}; found {accountant!r}"
@@ -311,11 +307,7 @@ def _scale_and_span(step: Step) -> tuple[float, float]:
 
 
 def loss_at(z: Floats, step: Step) -> Floats:
-    """ln(P/Q) at ``z`` for P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2).
-
-    >>> loss_at(np.array([0.5]), Step(GAUSSIAN, 1.0, 0.3))
-    array([0.])
-    """
+    """ln(P/Q) at ``z`` for P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2)."""
     shift = (2 * z - 1) / (2 * step.noise**2)
     if step.rate == 1:
         return np.asarray(shift, np.float64)
@@ -468,9 +460,6 @@ def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:
 
 # --- one Gaussian release ------------------------------------------------------------------------
 #
-# One Gaussian release: the classical formula, the analytic one, and exact Gaussian differential
-# privacy.
-#
 # Noise N(0, sigma^2) on a figure that one patient moves by at most 1 (divide by the sensitivity
 # first). Three ways to say what that is worth:
 #
@@ -490,11 +479,7 @@ CLASSICAL_PROVEN_BELOW = 1.0
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The smallest delta at which a mu-GDP release is (epsilon, delta)-DP.
-
-    >>> delta_of(1.0, 1.0)
-    0.1269367375066439
-    """
+    """The smallest delta at which a mu-GDP release is (epsilon, delta)-DP."""
     _positive(mu, "mu")
     if mu == math.inf:
         return 1.0
@@ -505,11 +490,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """The epsilon of a mu-GDP release at this delta: exact, and rounded up to a float.
-
-    >>> round(epsilon_of_mu(1 / classical_sigma(10, 1e-5), 1e-5), 2)
-    10.39
-    """
+    """The epsilon of a mu-GDP release at this delta: exact, and rounded up to a float."""
     check_delta(delta)
     if mu == 0:
         return 0.0
@@ -520,11 +501,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 
 def mu_for(epsilon: float, delta: float) -> float:
-    """The largest mu whose release is (epsilon, delta)-DP.
-
-    >>> round(mu_for(6.0, 1e-5), 4), round(epsilon_of_mu(mu_for(6.0, 1e-5), 1e-5), 6)
-    (1.3095, 6.0)
-    """
+    """The largest mu whose release is (epsilon, delta)-DP."""
     _positive(epsilon, "epsilon")
     check_delta(delta)
     return 1 / _first(lambda sigma: delta_of(epsilon, 1 / sigma) - delta, 1 / epsilon)
@@ -542,29 +519,17 @@ def classical_sigma(epsilon: float, delta: float) -> float:
 
 
 def classical_epsilon(sigma: float, delta: float) -> float:
-    """The label that the classical formula puts on this noise.
-
-    >>> round(classical_epsilon(4.8448, 1e-5), 4)
-    1.0
-    """
+    """The label that the classical formula puts on this noise."""
     return classical_sigma(sigma, delta)  # sigma and epsilon change places: their product is fixed
 
 
 def analytic_sigma(epsilon: float, delta: float) -> float:
-    """The least noise, for sensitivity 1, that is (epsilon, delta)-DP.
-
-    >>> round(analytic_sigma(1.0, 1e-5), 4), round(analytic_sigma(10.0, 1e-5), 4)
-    (3.7306, 0.4999)
-    """
+    """The least noise, for sensitivity 1, that is (epsilon, delta)-DP."""
     return 1 / mu_for(epsilon, delta)
 
 
 def true_epsilon(label: float, delta: float, rounds: int = 1) -> float:
-    """The true epsilon of ``rounds`` releases that the classical formula labelled ``label`` each.
-
-    >>> [round(true_epsilon(1.0, 1e-5, rounds), 2) for rounds in (10, 50, 100)]
-    [2.69, 6.82, 10.39]
-    """
+    """The true epsilon of ``rounds`` releases that the classical formula labelled ``label`` each."""
     return epsilon_of_mu(math.sqrt(rounds) / classical_sigma(label, delta), delta)
 
 

@@ -92,11 +92,7 @@ class Budget:
 
     @property
     def words(self) -> str:
-        """The promise for messages.
-
-        >>> Budget(8.0, 1e-5, "pld").words
-        'epsilon 8 at delta 1e-05 by pld'
-        """
+        """The promise for messages."""
         if not self.promises:
             return "nothing (no promise)"
         return f"epsilon {self.epsilon:g} at delta {self.delta:g} by {self.accountant}"
@@ -117,11 +113,7 @@ def promise_to_text(budget: Budget, plan: NormalForm | None) -> str:
 
 
 def promise_from_text(text: str) -> tuple[Budget, NormalForm | None]:
-    """Read back what `promise_to_text` wrote.
-
-    >>> promise_from_text(promise_to_text(Budget(8.0, 1e-5, "pld"), ()))
-    (Budget(epsilon=8.0, delta=1e-05, accountant='pld'), ())
-    """
+    """Read back what `promise_to_text` wrote."""
     value = json.loads(text)
     epsilon, *others = (value["budget"][name] for name in ("epsilon", "delta", "accountant"))
     plan = None if value["plan"] is None else normal_form(event_from_json(value["plan"]))
@@ -192,28 +184,17 @@ def _next_guess(
     return max(low + 1, min(high - 1, n))
 
 
-class _Known:
-    """Compositions proven to fit, by budget and kinds of step, for all ledgers of a process."""
-
-    def __init__(self) -> None:
-        self._fitting: dict[tuple[Budget, tuple[Step, ...]], list[tuple[int, ...]]] = {}
-        self._lock = threading.Lock()
-
-    def covers(self, form: NormalForm, budget: Budget) -> bool:
-        counts = tuple(count for _, count in form)
-        known = self._fitting.get((budget, tuple(step for step, _ in form)), ())
-        return any(all(map(le, counts, proven)) for proven in known)
-
-    def learn(self, form: NormalForm, budget: Budget) -> None:
-        counts = tuple(count for _, count in form)
-        key = (budget, tuple(step for step, _ in form))
-        with self._lock:
-            known = self._fitting.get(key, ())
-            kept = [proven for proven in known if not all(map(le, proven, counts))]
-            self._fitting[key] = [*kept, counts][-32:]
+_PROVEN: dict[tuple[Budget, tuple[Step, ...]], list[tuple[int, ...]]] = {}
+"""Compositions proven to fit, by budget and kinds of step, for all ledgers of a process."""
+_LOCK = threading.Lock()
 
 
-_KNOWN = _Known()
+def _learn(form: NormalForm, budget: Budget) -> None:
+    steps, counts = zip(*form, strict=True)
+    with _LOCK:
+        known = _PROVEN.get((budget, steps), ())
+        kept = [proven for proven in known if not all(map(le, proven, counts))]
+        _PROVEN[budget, steps] = [*kept, counts][-32:]
 
 
 def fits(spent: NormalForm, event: NormalForm, budget: Budget) -> bool:
@@ -227,11 +208,14 @@ def fits(spent: NormalForm, event: NormalForm, budget: Budget) -> bool:
     if not budget.promises:
         return True
     total = add(spent, event)
-    if not total or _KNOWN.covers(total, budget):
+    if not total:
+        return True
+    steps, counts = zip(*total, strict=True)
+    if any(all(map(le, counts, proven)) for proven in _PROVEN.get((budget, steps), ())):
         return True
     if any(step.kind == NON_PRIVATE for step, _ in total) or not _proves(total, budget):
         return False
-    _KNOWN.learn(_extended(total, event, budget), budget)
+    _learn(_extended(total, event, budget), budget)
     return True
 
 
@@ -239,7 +223,7 @@ def learn_if_fits(form: NormalForm, budget: Budget) -> bool:
     """Check a planned composition once, so that charging parts of it needs no further proof."""
     proven = bool(form) and budget.promises and _proves(form, budget)
     if proven:
-        _KNOWN.learn(form, budget)
+        _learn(form, budget)
     return proven
 
 

@@ -132,7 +132,7 @@ class Entry:
 
     @property
     def is_note(self) -> bool:
-        """Whether the row records an event at the gate: admission, refusal, consent, erasure."""
+        """An event at the gate: admission, refusal, consent, erasure."""
         return self.fingerprint.startswith(NOTE)
 
     @property
@@ -377,13 +377,7 @@ class Head:
 
 
 def countersign(head: Head, key: Ed25519PrivateKey) -> Head:
-    """The same head with a witness's signature on it.
-
-    >>> key = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    >>> signed_head = countersign(Head("boston", 3, "ab", 8.0, 1e-5), key)
-    >>> signed_head.witness.entries, witnessed(signed_head, (key.public_key(),))
-    (3, True)
-    """
+    """The same head with a witness's signature on it."""
     signature = sign(_KIND, _content(head), key)
     seen = (head.entries, head.hash, float(head.epsilon), float(head.delta))
     return replace(head, witness=Witness(*seen, key_id(key.public_key()), signature))

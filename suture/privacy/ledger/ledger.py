@@ -238,7 +238,6 @@ class Ledger:
                 )
 
     def budget(self, study: str) -> Budget:
-        """The promise of a study."""
         with self._reading():
             return self._books.of(study).budget
 

@@ -427,7 +427,7 @@ class Sender:
         return PrivacyError(f"secure sum, site {self.party!r} refuses: {why}")
 
 
-# --- the server ---
+# --- the server ----------------------------------------------------------------------------------
 
 
 def play(collector: Collector, carry: Carry) -> State:

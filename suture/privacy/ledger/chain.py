@@ -1,20 +1,18 @@
 """The files of a ledger: rows in a hash chain (SQLite), the head kept apart from them, and who
 remembers it.
 
-**The chain.** Each row carries the SHA-256 of its own content and of the row before. Triggers refuse updates and
-deletions, and ``head`` keeps the number of rows and the last hash apart. ``ledger.py`` says what
-the rows mean.
-
-There are two chains. ``entries`` holds what the budget rests on: promises, charges, admissions,
+**The chain.** Each row carries the SHA-256 of its own content and of the row before, and triggers
+refuse updates and deletions (``ledger.py`` says what the rows mean). There are two chains.
+``entries`` holds what the budget rests on: promises, charges, admissions,
 write-offs. ``notes`` holds what may depend on patients' rows (consent counts, erasures) and
 refusals; no head covers it, so it cannot change anything that leaves the site.
 
 Times never go back: a clock set back by more than two seconds is an error, because a charter's
 expiry and the order of events rest on it. A time server's small correction repeats the last moment.
 
-**The head.** A hash chain shows an edit, not a tail that was cut off: what is left is a shorter, valid chain. So
-the number of entries and the last hash are also kept in a file beside the ledger, written after
-every commit and before anything is released. The file may lag behind the ledger by what a crash
+**The head.** A hash chain shows an edit, not a tail that was cut off: what is left is a shorter,
+valid chain. So the number of entries and the last hash are also kept in a file beside the ledger,
+written after every commit and before anything is released. The file may lag behind the ledger by what a crash
 interrupted; it may never be ahead of it. It has two lines of fixed length, written in turn and each
 with its own checksum: a write that is cut short leaves the other line intact. (Renaming a new file
 over the old one would be simpler, but takes 4 ms on ext4, which flushes; this takes 0.05.)

@@ -271,22 +271,19 @@ class Ledger:
         with another event it is an error.
         """
         (form, text), key = form_and_text(event), fingerprint.hex()
+        where = f"site {self.site!r}, study {study!r}, round {round}"
         if not fingerprint:
-            raise LedgerError(
-                f"site {self.site!r}, study {study!r}, round {round}: a charge needs a fingerprint"
-            )
+            raise LedgerError(f"{where}: a charge needs a fingerprint")
         with self._transaction():
             paid = self._paid(study, key)
             if paid is not None and paid.event != text:
                 raise LedgerError(
-                    f"site {self.site!r}, study {study!r}, round {round}: this release was paid "
-                    f"for as {paid.event} (entry {paid.seq}) and is now called {text}; nothing was "
-                    "charged"
+                    f"{where}: this release was paid for as {paid.event} (entry {paid.seq}) and is "
+                    f"now called {text}; nothing was charged"
                 )
             if paid is None:
                 self._not_overtaken()
                 for why in self._books.too_much(study, form):
-                    where = f"site {self.site!r}, study {study!r}, round {round}"
                     raise BudgetExhausted(f"{where}: {why}; nothing was released")
             entry = paid or self._append(study, round, what, text, key, form)
         paid_for = (study, entry.round, entry.what, text, key)

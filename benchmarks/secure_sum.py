@@ -4,7 +4,7 @@ the rounding error.
     python benchmarks/secure_sum.py [--sites 10 50 150] [--parameters 100000] [--dropouts 0 0.2]
     [--word 32] [--json]
 
-All parties run in this process (`suture/protection/collector.py`), one thread, so a site's processor
+All parties run in this process (`suture/protection/masked.py`), one thread, so a site's processor
 time is what it would spend on its own machine. Bytes are sealed messages, without the network's own
 overhead; the model that goes down is not among them. Dropouts leave after they have shared their
 keys and before they send masked words, which is when they cost most. The mean of normal updates is
@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from suture.protection.collector import secure_total
+from suture.protection.masked import secure_total
 from suture.protection.robust import Bounded
 from suture.protection.terms import NORM_BOUND, threshold_of
 

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from suture.privacy.accounting.accountant import epsilon_of, loss_tails
+from suture.privacy.accounting.accountant import epsilon_of, epsilon_of_mu, loss_tails
 from suture.privacy.accounting.events import GAUSSIAN, NON_PRIVATE, NormalForm, Step
-from suture.privacy.accounting.gaussian import epsilon_of_mu
 
 Counts = NDArray[np.int64] | int
 Floats = NDArray[np.float64]

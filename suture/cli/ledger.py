@@ -154,7 +154,7 @@ def countersign(
     names."""
     from dataclasses import asdict
 
-    from suture.privacy.ledger import head as heads
+    from suture.privacy.ledger import chain as heads
     from suture.privacy.signing import read_private
 
     path = ledger_path(home, study, site)
@@ -258,7 +258,7 @@ def write_off(
 
 def _head(path: Path) -> Any:
     """A head in a file, with or without a countersignature."""
-    from suture.privacy.ledger.head import Head, Witness
+    from suture.privacy.ledger.chain import Head, Witness
 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -270,7 +270,7 @@ def _head(path: Path) -> Any:
 
 def _witness(path: Path | None, trust: Path | None) -> Any:
     """The head that a witness has kept, its signature checked."""
-    from suture.privacy.ledger.head import witnessed
+    from suture.privacy.ledger.chain import witnessed
     from suture.privacy.signing import read_public
 
     if path is None:

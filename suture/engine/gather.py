@@ -25,8 +25,8 @@ from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Method
 from suture.privacy.canonical import digest
 from suture.protection import robust
-from suture.protection.collector import secure_total
 from suture.protection.envelope import unseal
+from suture.protection.masked import secure_total
 from suture.protection.robust import Bounded, shares
 from suture.protection.secure_sum import SecureSum, plain_words
 from suture.protection.terms import LEAST_SITES, NORM_BOUND, ProtectionSpec, Stage, threshold_of

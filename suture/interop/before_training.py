@@ -22,9 +22,8 @@ from suture.errors import PrivacyError, StudyError
 from suture.interop.evidence import FEWEST
 from suture.interop.findings import Finding, Words, label_of, recorded_by_outcome
 from suture.interop.report import Report, of_profiles
-from suture.privacy.accounting.budget import Budget
 from suture.privacy.accounting.events import normal_form
-from suture.privacy.accounting.planner import plan_schedule
+from suture.privacy.accounting.planner import Budget, plan_schedule
 from suture.privacy.canonical import digest
 from suture.privacy.door import Context, Session, opened, root_key
 from suture.privacy.software import software

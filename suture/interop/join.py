@@ -30,8 +30,7 @@ from suture.interop.report import Report
 from suture.methods.base import Weights
 from suture.methods.ifedavg import IFedAvg, Joining
 from suture.methods.registry import declared, readable
-from suture.privacy.accounting.budget import Budget
-from suture.privacy.accounting.planner import SitePlan, plan_site
+from suture.privacy.accounting.planner import Budget, SitePlan, plan_site
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal, unseal

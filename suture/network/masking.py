@@ -26,9 +26,8 @@ from suture.network.node.config import SiteSettings
 from suture.network.wire import Header, Request, Training
 from suture.network.witnesses import public_identity, read_identity
 from suture.privacy.noise.source import Arrays, derive, secure_key
-from suture.protection.collector import Collector, play
 from suture.protection.envelope import seal, unseal
-from suture.protection.masked import Sender
+from suture.protection.masked import Collector, Sender, play
 from suture.protection.terms import STAGES, ProtectionSpec, Stage, Terms, threshold_of
 
 

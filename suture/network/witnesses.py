@@ -40,7 +40,7 @@ from suture.network.certificates import write_secret
 from suture.network.node.config import SiteSettings
 from suture.network.wire import Request, Words
 from suture.privacy.files import write_whole
-from suture.privacy.ledger.head import Head
+from suture.privacy.ledger.chain import Head
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.signing import sign, verifies
 

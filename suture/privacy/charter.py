@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from suture.errors import CharterError
 from suture.privacy.canonical import json_text
 from suture.privacy.signing import key_id, sign, verifies
-from suture.schema.rule import Condition, rule_words, same_rule
+from suture.schema.table import Condition, rule_words, same_rule
 
 _KIND = "charter"
 

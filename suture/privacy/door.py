@@ -18,9 +18,9 @@ values back. Only those can be sent. The door clips each patient's contribution,
 numbers (so that the sum is exact and no patient changes another's rounding), takes the mechanism's
 event off what was charged, and draws the noise.
 
-The trusted base: `suture.privacy.noise.summation` (clipping and sums), and the four mechanisms of
-`_LIST`, marked where they are defined (`mechanism`): three that add noise to a sum, and the kernels
-of DP-SGD.
+The trusted base: this file (clipping and sums at its end), and the four mechanisms of `_LIST`,
+marked where they are defined (`mechanism`): three that add noise to a sum, and the kernels of
+DP-SGD.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
+from numba import njit
 from numpy.typing import NDArray
 
 from suture.errors import PrivacyError
 from suture.privacy.accounting.events import NON_PRIVATE, ZCDP, NormalForm, normal_form
 from suture.privacy.canonical import canonical, digest
 from suture.privacy.noise.source import Array, Arrays, State, derive
-from suture.privacy.noise.summation import SCALE_BITS, counted, summed
 from suture.privacy.unit import Patients
 
 Rows: TypeAlias = tuple[Array, NDArray[np.float64]]
@@ -49,11 +50,19 @@ LOCAL = "local."
 """The names of what a site computes without noise and keeps begin so; nothing so named leaves."""
 _BLOCK = 1 << 22
 """Entries of contributions held at a time: 32 MB."""
+SCALE_BITS = 32
+"""The grid of a sum is at most so fine: ``scale <= 2**SCALE_BITS / limit``."""
+_LANES = 16
+# 1.5 * 2^52: a float64 below 2^51 in size that is added to it is rounded to a whole number (half to
+# even, as np.rint does), which then stands in the low bits. It is how LLVM can vectorise the
+# conversion on every machine.
+_MAGIC = 6755399441055744.0
+_MAGIC_BITS = np.float64(_MAGIC).view(np.int64)
 _STAMP = object()
 _LIST = (
     "suture.protection.secure_sum.Share",
-    "suture.privacy.noise.selection.Pick",
-    "suture.privacy.noise.discrete.Counts",
+    "suture.privacy.noise.mechanisms.Pick",
+    "suture.privacy.noise.mechanisms.Counts",
     "suture.training.mechanism.DpSgd",
 )
 """The closed list of mechanisms."""
@@ -85,15 +94,16 @@ class Context:
 
 
 class Mechanism(Protocol):
-    """A frozen dataclass: what is done to a sum. Its fields alone decide the amount of noise."""
+    """A frozen dataclass: what is done to a sum. Its fields alone decide the amount of noise.
+
+    ``event`` is what it costs; ``size``, the numbers in a contribution.
+    """
 
     @property
-    def event(self) -> DpEvent:
-        """What it costs."""
+    def event(self) -> DpEvent: ...
 
     @property
-    def size(self) -> int:
-        """Numbers in a contribution."""
+    def size(self) -> int: ...
 
     @property
     def limit(self) -> float:
@@ -107,19 +117,19 @@ class Mechanism(Protocol):
     def whole(self) -> bool:
         """Whether a patient adds whole numbers within the limit, or else nothing."""
 
-    def noised(self, total: NDArray[np.float64], key: bytes) -> Array:
-        """The noisy total."""
+    def noised(self, total: NDArray[np.float64], key: bytes) -> Array: ...
 
 
 class Training(Protocol):
-    """A frozen dataclass: a training by DP-SGD, with its start and every setting."""
+    """A frozen dataclass: a training by DP-SGD, with its start and every setting.
+
+    All that comes out of ``run`` is protected.
+    """
 
     @property
-    def event(self) -> DpEvent:
-        """What it costs."""
+    def event(self) -> DpEvent: ...
 
-    def run(self, data: Patients, key: bytes) -> State:
-        """What came out, by name: all of it is protected."""
+    def run(self, data: Patients, key: bytes) -> State: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +161,10 @@ class Sealed:
 
 
 Payload: TypeAlias = Mapping[str, Sealed]
+
+
+def _sealed(found: State) -> dict[str, Sealed]:
+    return {part: Sealed(array, _STAMP) for part, array in found.items()}
 
 
 def mechanism(kind: _Kind) -> _Kind:
@@ -228,8 +242,7 @@ class Session:
     def train(self, name: str, training: Training) -> dict[str, Sealed]:
         """A training by DP-SGD: everything that comes out of it is protected."""
         key = self._take(name, training, training.event)
-        found = training.run(self._data, key)
-        return {part: Sealed(array, _STAMP) for part, array in found.items()}
+        return _sealed(training.run(self._data, key))
 
     def unprotected(self, name: str, make: Callable[[Patients, bytes], State]) -> dict[str, Sealed]:
         """Anything computed from rows, where the study promises nothing; refused where it does."""
@@ -238,8 +251,7 @@ class Session:
                 f"{name!r} is computed without protection, and this release was promised to be "
                 "private"
             )
-        found = make(self._data, derive(self._root, "unprotected", name))
-        return {part: Sealed(array, _STAMP) for part, array in found.items()}
+        return _sealed(make(self._data, derive(self._root, "unprotected", name)))
 
     def keep(self, name: str, make: Callable[[Patients, bytes], State]) -> State:
         """Anything computed from rows that stays at the site; its names begin with `LOCAL`."""
@@ -291,11 +303,13 @@ def root_key(secret: bytes, context: Context, own: Arrays, rows: bytes, software
 class Rehearsed(Protocol):
     """What `rehearse` needs of a method."""
 
-    def round_event(self, round_: int, site: str, patients: int, noise: float | None, /) -> DpEvent:
-        """What a round costs."""
+    def round_event(
+        self, round_: int, site: str, patients: int, noise: float | None, /
+    ) -> DpEvent: ...
 
-    def site_step(self, session: Session, own: State, message: Arrays, /) -> tuple[Payload, State]:
-        """A site's answer, and its own state."""
+    def site_step(
+        self, session: Session, own: State, message: Arrays, /
+    ) -> tuple[Payload, State]: ...
 
 
 def rehearse(
@@ -367,3 +381,162 @@ def _blocks(data: Patients, size: int) -> Iterator[Patients]:
             data.x[rows], data.y[rows], data.starts[first : end + 1] - rows.start, group, data.size
         )
         first = end
+
+
+# --- the exact sum over patients, in whole numbers ------------------------------------------------
+
+
+def summed(
+    values: NDArray[np.floating],
+    weights: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    limit: float,
+    entrywise: bool = False,
+    bits: int = SCALE_BITS,
+) -> NDArray[np.int64]:
+    """The sum over patients of their clipped contributions, in units of ``limit / 2**bits``.
+
+    Row r counts ``weights[r] * values[r]``; the rows of patient p are ``starts[p]:starts[p + 1]``.
+    They are added up in float64, clipped (to L2 norm ``limit``, or entry by entry), put on a public
+    grid of 1 / scale and added in int64. What the privacy proofs need, for every table and whatever
+    the values hold:
+    - A patient's whole numbers are a function of that patient's rows, weights, limit and scale alone.
+    - Their L2 norm (or, entrywise, each of them) is at most ``limit * scale``. Rounding to the grid
+      moves an entry by at most 1/2, hence a vector of d entries by at most sqrt(d) / 2, which is
+      taken off beforehand; 1e-7 covers the rounding of the norm in float64.
+    - A patient with an entry that is not finite adds exactly zero.
+    - Whole numbers add up without rounding, in any order; |entry| <= 2^32, so 2^30 patients cannot
+      overflow.
+
+    >>> total = summed(np.array([[3.0, 4.0], [0.25, 0.0], [0.25, 0.0]]), np.ones(3), np.array([0, 1, 3]), 1.0)
+    >>> (total / 2**SCALE_BITS).round(5).tolist()
+    [1.1, 0.8]
+    """
+    _check_limit(limit)
+    if not 0 <= bits <= SCALE_BITS:
+        raise ValueError(f"expected a scale of 0 to {SCALE_BITS} bits, found {bits}")
+    if values.ndim != 2 or weights.shape != (len(values),):
+        shapes = f"{values.shape} and {weights.shape}"
+        raise ValueError(f"expected rows x entries and one weight per row, found {shapes}")
+    starts = np.ascontiguousarray(starts, np.int64)
+    ends = len(starts) > 0 and starts[0] == 0 and starts[-1] == len(values)
+    if not ends or np.any(np.diff(starts) < 0):
+        raise ValueError("starts must begin at 0, never fall and end at the number of rows")
+    width, bound, scale = values.shape[1], float(limit), float(2.0**bits / limit)
+    rows = np.ascontiguousarray(values, np.float32 if values.dtype == np.float32 else np.float64)
+    factors, out = np.ascontiguousarray(weights, np.float64), np.zeros(width, np.int64)
+    reach = _reach(bound, scale, width, bool(entrywise))
+    _add(rows, factors, starts, bound, scale, reach, bool(entrywise), out)
+    return out
+
+
+def counted(
+    values: NDArray[np.floating],
+    weights: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    limit: float,
+) -> NDArray[np.int64]:
+    """The sum over patients who add whole numbers of L2 norm at most ``limit``; others add nothing.
+
+    (Clipped fractions that are rounded after adding up could move every count by one for one
+    patient.) ``starts`` must rise.
+    """
+    _check_limit(limit)
+    if len(starts) == 1:
+        return np.zeros(values.shape[1], np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        each = np.add.reduceat(values.astype(np.float64) * weights[:, None], starts[:-1], axis=0)
+        short = np.sqrt(np.sum(each * each, axis=1)) <= limit
+        fine = np.all(each == np.rint(each), axis=1) & short
+    found: NDArray[np.int64] = each[fine].astype(np.int64).sum(axis=0)
+    return found
+
+
+def _check_limit(limit: float) -> None:
+    if not (math.isfinite(limit) and limit > 0):
+        raise ValueError(f"expected a limit above 0 and finite, found {limit}")
+
+
+@lru_cache(1024)
+def _reach(limit: float, scale: float, width: int, entrywise: bool) -> float:
+    """The largest norm, or entry, before rounding, in units of the grid."""
+    units = Fraction(limit) * Fraction(scale)
+    if entrywise:
+        return float(math.floor(units))
+    most = float(units)
+    return max(0.0, min(most * (1 - 1e-6), most * (1 - 1e-7) - math.sqrt(width) / 2))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(values, weights, starts, limit, scale, reach, entrywise, out):  # type: ignore[no-untyped-def]
+    width = values.shape[1]
+    padded = (width + _LANES - 1) // _LANES * _LANES
+    buffer = np.zeros(padded)
+    bits = buffer.view(np.int64)
+    for patient in range(len(starts) - 1):
+        first, end = starts[patient], starts[patient + 1]
+        if first == end:
+            continue
+        row, weight = values[first], weights[first]
+        for j in range(width):
+            buffer[j] = weight * row[j]
+        for r in range(first + 1, end):
+            row, weight = values[r], weights[r]
+            for j in range(width):
+                buffer[j] += weight * row[j]
+        for j in range(width, padded):
+            buffer[j] = 0.0
+        factor = scale
+        if entrywise:
+            wrong = 0.0
+            for j in range(0, padded, _LANES):
+                wrong += _wrong(buffer[j : j + _LANES])
+            if wrong != 0.0:
+                continue
+            for j in range(width):
+                buffer[j] = min(max(buffer[j] * scale, -reach), reach)
+            factor = 1.0
+        else:
+            norm = math.sqrt(_square(buffer, scale))
+            if not math.isfinite(norm):
+                # NaN, or squares that overflow: once more, relative to the largest entry.
+                peak = 0.0
+                for j in range(width):
+                    peak = max(peak, abs(buffer[j])) if buffer[j] == buffer[j] else math.inf
+                if not math.isfinite(peak):
+                    continue
+                for j in range(width):
+                    buffer[j] /= peak
+                factor = reach / math.sqrt(_square(buffer, 1.0))
+            elif norm > reach:
+                factor = scale * (reach / norm)
+        for j in range(padded):
+            buffer[j] = buffer[j] * factor + _MAGIC
+        for j in range(width):
+            out[j] += bits[j] - _MAGIC_BITS
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _square(buffer, scale):  # type: ignore[no-untyped-def]
+    """The squared norm of ``scale * buffer``, in eight sums so that LLVM can use lanes."""
+    a = b = c = d = e = f = g = h = 0.0
+    for j in range(0, len(buffer), 8):
+        v = buffer[j : j + 8]
+        a += (scale * v[0]) * (scale * v[0])
+        b += (scale * v[1]) * (scale * v[1])
+        c += (scale * v[2]) * (scale * v[2])
+        d += (scale * v[3]) * (scale * v[3])
+        e += (scale * v[4]) * (scale * v[4])
+        f += (scale * v[5]) * (scale * v[5])
+        g += (scale * v[6]) * (scale * v[6])
+        h += (scale * v[7]) * (scale * v[7])
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _wrong(values):  # type: ignore[no-untyped-def]
+    """Not 0 where some value is not finite."""
+    found = 0.0
+    for j in range(len(values)):
+        found += 0.0 if math.isfinite(values[j]) else 1.0
+    return found

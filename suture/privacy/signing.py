@@ -28,10 +28,8 @@ def sign(kind: str, content: Mapping[str, object], key: Ed25519PrivateKey) -> st
 
     >>> key = Ed25519PrivateKey.from_private_bytes(bytes(32))
     >>> signature = sign("charter", {"study": "cardio"}, key)
-    >>> verifies("charter", {"study": "cardio"}, signature, key.public_key())
-    True
-    >>> verifies("ledger head", {"study": "cardio"}, signature, key.public_key())
-    False
+    >>> [verifies(k, {"study": "cardio"}, signature, key.public_key()) for k in ("charter", "ledger head")]
+    [True, False]
     """
     return key.sign(_message(kind, content)).hex()
 

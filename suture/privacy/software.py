@@ -19,11 +19,7 @@ VERSION = metadata.version("suture")
 
 @functools.cache
 def software() -> str:
-    """One line that changes whenever the arithmetic may.
-
-    >>> software() == software(), "numba" in software()
-    (True, True)
-    """
+    """One line that changes whenever the arithmetic may."""
     from llvmlite import binding
 
     features = binding.get_host_cpu_features().flatten()

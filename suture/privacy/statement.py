@@ -23,9 +23,6 @@ _NAMES = {
 }
 _SAMPLING = "Poisson, by patient: each patient takes part in a step with probability batch/patients, on their own"
 _NO_SAMPLING = "none: every patient takes part in every release"
-_OPERATING_SYSTEM = "site secret from the operating system"
-_SEEDED = "seeded: simulation on generated patients"
-_SEEDED_REAL = "seeded: simulation on real patients, not for release"
 _PUBLIC = [
     "the declared size of each site (sampling rate, steps, divisor and weights follow from it, not "
     "from the table; generated patients, and those of a simulation, may be counted)",
@@ -136,7 +133,10 @@ def statement(facts: Facts) -> Statement:
     f, epsilon = facts, facts.epsilon[facts.worst]
     if not math.isfinite(epsilon):
         return {**no_privacy_statement(sites=list(f.epsilon)), "budget": f.budget}
-    simulated = _SEEDED_REAL if f.simulation else _OPERATING_SYSTEM
+    source = "site secret from the operating system"
+    if f.generated or f.simulation:
+        patients = "generated patients" if f.generated else "real patients, not for release"
+        source = f"seeded: simulation on {patients}"
     not_covered = [_EXACT_METRICS, *([_DESCRIPTION] if f.described else []), *_NOT_COVERED]
     words = [
         _unit_words(f),
@@ -164,7 +164,7 @@ def statement(facts: Facts) -> Statement:
         "noise_multiplier": dict(f.noise_multiplier),
         "budget": f.budget,
         "clip": f.clip,
-        "noise_source": _SEEDED if f.generated else simulated,
+        "noise_source": source,
         "public": list(_PUBLIC),
         "not_covered": not_covered,
         "statement": "\n\n".join(text for text in words if text),
@@ -173,6 +173,7 @@ def statement(facts: Facts) -> Statement:
 
 def no_privacy_statement(*, sites: Sequence[str] = ()) -> Statement:
     """The block of a study without [privacy]: the same keys, and no doubt left."""
+    everything = "everything: the model, the updates, the metrics and the cohort description"
     return {
         "protected": False,
         "unit": None,
@@ -189,9 +190,7 @@ def no_privacy_statement(*, sites: Sequence[str] = ()) -> Statement:
         "clip": None,
         "noise_source": None,
         "public": [],
-        "not_covered": [
-            "everything: the model, the updates, the metrics and the cohort description"
-        ],
+        "not_covered": [everything],
         "statement": _NOTHING,
     }
 

@@ -70,12 +70,10 @@ class Patients:
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return len(self.x)
 
     @property
     def features(self) -> int:
-        """How many encoded features."""
         return int(self.x.shape[1])
 
     @property

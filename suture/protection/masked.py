@@ -1,13 +1,13 @@
-"""A site's side of the secure sum: the server gets masked words and learns only their sum.
+"""The sum under masks: the server gets masked words and learns only their sum.
 
 Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
 Aggregation for Privacy-Preserving Machine Learning. CCS 2017, Figure 4, in its form against a
-server that lies (with signatures and the consistency check). The server's side is `collector.py`.
+server that lies (with signatures and the consistency check).
 
 A sum has five stages. In each the server sends every remaining site one message and gets one
 answer; both are named arrays that an envelope carries. `Collector.ask` makes the messages,
 `Sender.answer` answers, `Collector.take` takes the answers; a site that does not answer has dropped
-out. `collector.play` is the whole loop.
+out. `play` is the whole loop.
 
 | stage       | the server sends               | a site answers                                     | paper |
 |-------------|--------------------------------|----------------------------------------------------|-------|
@@ -22,12 +22,22 @@ A site's words get its own mask PRG(b_u), and for every other site v plus or min
 cancels in the sum. All sites hold shares of both secrets: b_u is opened for those who stayed, the
 key behind s_uv for those who dropped out. Whoever got both for one site could read its words, so a
 site gives only one share per site, once, for one list that at least ``threshold`` sites have
-signed. Two lists would need more signers than there are (see `Terms`).
+signed. Two lists would need more signers than there are (see `Terms`). The server holds no secret;
+it can refuse to do its work, and it can lie: `Sender` ensures that neither shows it a site's words.
+
+Keys: X25519 (RFC 7748) and HKDF with SHA-256 (RFC 5869); PRG: AES-128 in counter mode; all from
+`cryptography`. Secret sharing is the only mathematics written here (Shamir: How to Share a Secret.
+Communications of the ACM, 1979): a secret is cut into n shares of which any t give it back and any
+t - 1 say nothing. The secret is the value at 0 of a polynomial of degree t - 1 with uniformly
+random coefficients over the field of p = 2^255 - 19 elements; the share of party i is its value at
+i + 1.
 
 A `Sender` serves one sum. Its secrets come from ``secret`` (the operating system's; injected in
 simulation and tests) and are gone with the object. Where the next stage may run in another process,
 save `Sender.state` at the site *before* the answer leaves, delete it after the sum, and continue
 with `Sender.resume`. A site that lost its state answers nothing more: it has dropped out.
+`secure_total` plays all sides in one process, for the embedded engine (``sum = "masked"``), so that
+cost and rounding show there; it hides nothing from whoever runs that process.
 
 What a caller must ensure (docs/secure-sums.md):
 - A release is masked in one sum only. The same words in two sums with different survivors give the
@@ -43,40 +53,165 @@ What a caller must ensure (docs/secure-sums.md):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TypeGuard
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
-from suture.errors import PrivacyError
-from suture.privacy.noise.source import Arrays, State, derive
-from suture.protection.terms import (
-    KEYS_BYTES,
-    SEALED_BYTES,
-    SHARE_BYTES,
-    SIGNATURE_BYTES,
-    STAGES,
-    Bytes,
-    Stage,
-    Terms,
-    add_mask,
-    agreement_text,
-    commitment,
-    element,
-    expand,
-    keys_text,
-    mask_private,
-    own_mask_key,
-    pair_key,
-    raw,
-    split,
-    to_bytes,
-    unsigned,
-)
+from suture.errors import PrivacyError, RunError
+from suture.privacy.noise.source import Array, Arrays, Keystream, State, derive, secure_key
+from suture.protection.envelope import layout, seal, unseal
+from suture.protection.terms import STAGES, THRESHOLD, Stage, Terms, threshold_of
+
+Bytes = NDArray[np.uint8]
+PRIME = 2**255 - 19
+SHARE_BYTES = 32
+KEYS_BYTES, SIGNATURE_BYTES, SEALED_BYTES = 96, 64, 2 * SHARE_BYTES + 16
+Answers = Mapping[str, Arrays]
+Carry = Callable[[Stage, Answers], Answers]
+Rejected = tuple[str, Stage, str]
+"""A site, the stage of its answer, and what was wrong with it."""
+
+
+# --- Shamir's secret sharing ---------------------------------------------------------------
+
+
+def element(key: bytes, *labels: str | int | bytes) -> int:
+    """A pseudo-random element of the field: 512 bits reduced, within 2^-256 of uniform."""
+    wide = derive(key, *labels, "low") + derive(key, *labels, "high")
+    return int.from_bytes(wide, "little") % PRIME
+
+
+def split(secret: int, threshold: int, parties: int, key: bytes) -> list[int]:
+    """The shares of parties 0, 1, ...; ``key`` gives the coefficients: secret, and used once."""
+    if not 1 <= threshold <= parties or not 0 <= secret < PRIME:
+        raise PrivacyError(f"expected 1 <= threshold <= parties, found {threshold} of {parties}")
+    coefficients = [element(key, "coefficient", i) for i in range(threshold - 1, 0, -1)]
+    shares = []
+    for place in range(1, parties + 1):
+        value = 0
+        # Places are small, so one reduction at the end is cheaper than one per step.
+        for coefficient in coefficients:
+            value = value * place + coefficient
+        shares.append((value * place + secret) % PRIME)
+    return shares
+
+
+@lru_cache(maxsize=64)  # the same for every site's secret
+def weights(parties: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's weights at 0: the secret is the sum of weight times share over these parties."""
+    places = [party + 1 for party in parties]
+    if len(set(places)) != len(places) or min(places, default=1) < 1:
+        raise PrivacyError("shares of different parties are needed, each once")
+    found = []
+    for place in places:
+        above, below = 1, 1
+        for other in places:
+            if other != place:
+                above = above * other % PRIME
+                below = below * (other - place) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)
+
+
+def join(shares: Sequence[int], weighted: Sequence[int]) -> int:
+    """The secret, from shares and the `weights` of their parties, in the same order.
+
+    >>> shares = split(7, 2, 3, bytes(32))
+    >>> join([shares[1], shares[2]], weights((1, 2)))
+    7
+    """
+    return sum(share * weight for share, weight in zip(shares, weighted, strict=True)) % PRIME
+
+
+# --- masks, and what is signed -------------------------------------------------------------------
+
+
+def raw(data: bytes) -> Bytes:
+    """Bytes as an array that an envelope carries."""
+    return np.frombuffer(data, np.uint8)
+
+
+def _to_bytes(value: int) -> bytes:
+    return value.to_bytes(SHARE_BYTES, "little")
+
+
+def _commitment(terms: Terms, party: int, own_mask: int) -> bytes:
+    """Lets the server check a reassembled own mask; reveals nothing about it."""
+    return derive(_to_bytes(own_mask), "commitment", terms.digest, party)
+
+
+def mask_private(seed: int) -> X25519PrivateKey:
+    """The key behind a site's pairwise masks, from the field element that is shared out."""
+    return X25519PrivateKey.from_private_bytes(derive(_to_bytes(seed), "mask key"))
+
+
+def own_mask_key(own_mask: int) -> bytes:
+    """The key of PRG(b_u)."""
+    return derive(_to_bytes(own_mask), "own mask")
+
+
+def pair_key(terms: Terms, agreed: bytes, one: int, other: int) -> bytes:
+    """The key of PRG(s_uv), the same for both."""
+    return _expand(agreed, derive(terms.digest, "pair", min(one, other), max(one, other)))
+
+
+def _expand(agreed: bytes, info: bytes) -> bytes:
+    return HKDF(SHA256(), 32, None, info).derive(agreed)
+
+
+def unsigned(words: Arrays) -> State:
+    """A copy as unsigned words, which wrap (modulo 2^32 or 2^64), in the order of their names."""
+    found: State = {}
+    for name in sorted(words):
+        kind = words[name].dtype
+        if kind not in (np.int32, np.int64):
+            raise RunError(f"secure sum: {name!r} has type {kind}, expected int32 or int64 words")
+        wide = np.uint32 if kind == np.int32 else np.uint64
+        found[name] = np.array(words[name], order="C").view(wide)
+    return found
+
+
+def add_mask(words: Arrays, key: bytes, sign: int) -> None:
+    """Add or subtract PRG(key) in place, over all arrays in the order of their names."""
+    stream = Keystream(key)
+    step = np.add if sign > 0 else np.subtract
+    buffer = np.empty(1 << 17, np.uint8)
+    for array in words.values():
+        flat = array.reshape(-1)
+        mask = buffer.view(array.dtype)
+        for start in range(0, len(flat), len(mask)):
+            piece = flat[start : start + len(mask)]
+            stream.fill(mask[: len(piece)])
+            step(piece, mask[: len(piece)], out=piece)
+
+
+def keys_text(terms: Terms, party: int, keys: bytes) -> bytes:
+    """What a site signs when it advertises."""
+    return b"suture secure sum keys 1\n" + derive(terms.digest, "keys", party, keys)
+
+
+def _agreement_text(
+    terms: Terms, roster: bytes, shared: Sequence[int], survivors: Sequence[int]
+) -> bytes:
+    """What a site signs in the consistency check: all that the server told it."""
+    lists = [str(sorted(shared)), str(sorted(survivors))]
+    return b"suture secure sum survivors 1\n" + derive(terms.digest, "survivors", roster, *lists)
+
+
+# --- a site --------------------------------------------------------------------------------------
 
 _NONCE = bytes(12)
 
@@ -89,7 +224,7 @@ class Sender:
     ) -> None:
         if party not in terms.parties:
             raise PrivacyError(f"secure sum: site {party!r} is not a party of it")
-        self.terms, self.me = terms, terms.parties.index(party)
+        self.terms, self.party, self.me = terms, party, terms.parties.index(party)
         if identity.public_key().public_bytes_raw() != terms.identities[self.me]:
             raise PrivacyError(
                 f"secure sum: the key of site {party!r} is not the one that was enrolled for it"
@@ -112,11 +247,6 @@ class Sender:
         """Everything that must survive until the next stage; secret, never leaves the site."""
         return {**self._kept, "terms": raw(self.terms.digest)}
 
-    @property
-    def party(self) -> str:
-        """The site's name."""
-        return self.terms.parties[self.me]
-
     def answer(self, stage: Stage, message: Arrays, words: Arrays | None = None) -> State:
         """The answer to one stage; ``words`` (int32 or int64 arrays) are needed for `mask`."""
         at = int(self._kept["stage"][0])
@@ -135,10 +265,8 @@ class Sender:
         self._kept["stage"] = np.array([at + 1], np.int32)
         return found
 
-    # --- the stages --------------------------------------------------------------------------
-
     def _advertise(self, _: Arrays) -> State:
-        own = self._public + commitment(self.terms, self.me, self._own_mask)
+        own = self._public + _commitment(self.terms, self.me, self._own_mask)
         signature = self._identity.sign(keys_text(self.terms, self.me, own))
         return {"keys": raw(own), "signature": raw(signature)}
 
@@ -167,9 +295,9 @@ class Sender:
         held = np.zeros((n, 2 * SHARE_BYTES), np.uint8)
         for i, party in enumerate(others):
             self._agreed(self._mask_key, party, 32)  # refuses a useless key before sharing anything
-            both = to_bytes(mask_shares[party]) + to_bytes(key_shares[party])
+            both = _to_bytes(mask_shares[party]) + _to_bytes(key_shares[party])
             sealed[i] = raw(AESGCM(self._channel(self.me, party)).encrypt(_NONCE, both, None))
-        held[self.me, :SHARE_BYTES] = raw(to_bytes(mask_shares[self.me]))
+        held[self.me, :SHARE_BYTES] = raw(_to_bytes(mask_shares[self.me]))
         self._kept["held"] = held
         return {"to": np.array(others, np.int32), "shares": sealed}
 
@@ -258,9 +386,8 @@ class Sender:
         return hashlib.sha256(self._kept["roster"].tobytes()).digest()
 
     def _transcript(self, survivors: Sequence[int]) -> bytes:
-        """What is signed in the consistency check: all that the server told this site."""
         shared = self._kept["shared"].tolist()
-        return agreement_text(self.terms, self._roster_digest, shared, survivors)
+        return _agreement_text(self.terms, self._roster_digest, shared, survivors)
 
     def _agreed(self, key: X25519PrivateKey, party: int, start: int) -> bytes:
         public = self._kept["roster"][party, start : start + 32].tobytes()
@@ -276,7 +403,7 @@ class Sender:
         """The key of one message between two sites, and of no other, so its nonce may be fixed."""
         other = receiver if sender == self.me else sender
         info = derive(self.terms.digest, "channel", self._roster_digest, sender, receiver)
-        return expand(self._agreed(self._channel_key, other, 0), info)
+        return _expand(self._agreed(self._channel_key, other, 0), info)
 
     def _some(self, message: Arrays, name: str, least: int) -> list[int]:
         """A list of parties: each once, in order, enough of them."""
@@ -292,9 +419,320 @@ class Sender:
 
     def _bytes(self, message: Arrays, name: str, count: int, length: int) -> Bytes:
         found = message.get(name)
-        if found is None or found.dtype != np.uint8 or found.shape != (count, length):
+        if not _is_bytes(found, count, length):
             raise self._refusal(f"expected {count} times {length} bytes as {name!r}")
         return found
 
     def _refusal(self, why: str) -> PrivacyError:
         return PrivacyError(f"secure sum, site {self.party!r} refuses: {why}")
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def play(collector: Collector, carry: Carry) -> State:
+    """All stages of one sum; ``carry`` takes messages to the sites and brings answers back."""
+    for stage in STAGES:
+        collector.take(stage, carry(stage, collector.ask(stage)))
+    return collector.total()
+
+
+class Collector:
+    """The server in one sum; `play` leaves ``survivors`` (in the total) and ``rejected``."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.rejected: list[Rejected] = []
+        self._present = list(range(len(terms.parties)))
+        self._keys: dict[int, Bytes] = {}
+        self._signed_keys: dict[int, Bytes] = {}
+        self._sealed: dict[int, dict[int, Bytes]] = {}
+        self._words: dict[int, Arrays] = {}
+        self._signatures: dict[int, Bytes] = {}
+        self._shares: dict[int, dict[int, int]] = {}
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """The sites whose words are in the total."""
+        return tuple(self.terms.parties[party] for party in sorted(self._words))
+
+    def ask(self, stage: Stage) -> dict[str, State]:
+        """One message for every site that is still there."""
+        names, message = self.terms.parties, State()
+        if stage == "mask":
+            found = {}
+            for party in self._present:
+                sealed = {o: shares[party] for o, shares in self._sealed.items() if o != party}
+                found[names[party]] = {"from": _listed(sealed), "shares": _stacked(sealed)}
+            return found
+        if stage == "share":
+            message = {
+                "parties": _listed(self._keys),
+                "keys": _stacked(self._keys),
+                "signatures": _stacked(self._signed_keys),
+            }
+        elif stage == "agree":
+            message = {"survivors": _listed(self._words)}
+        elif stage == "unmask":
+            signed = self._signatures
+            message = {"signers": _listed(signed), "signatures": _stacked(signed)}
+        return {names[party]: message for party in self._present}
+
+    def take(self, stage: Stage, answers: Answers) -> None:
+        """Take the answers that came; other sites have dropped out. Too few left: `RunError`."""
+        use = {
+            "advertise": self._take_keys,
+            "share": self._take_sealed,
+            "mask": self._take_words,
+            "agree": self._take_signature,
+            "unmask": self._take_shares,
+        }[stage]
+        expected, self._present = set(self._present), []
+        for party, site in enumerate(self.terms.parties):
+            if site not in answers:
+                continue
+            wrong = use(party, answers[site]) if party in expected else "no answer was expected"
+            self._present.append(party)
+            if wrong:
+                self._reject(party, stage, wrong)
+        if stage == "advertise":
+            self._drop_equal_keys()
+        if stage == "mask":
+            self._drop_odd_layouts()
+        if len(self._present) < self.terms.threshold:
+            raise RunError(
+                f"secure sum: {len(self._present)} of {len(self.terms.parties)} sites completed "
+                f"stage {stage!r}, the threshold is {self.terms.threshold}; nothing was opened. "
+                "The round can be tried again, as a new sum"
+            )
+
+    def total(self) -> State:
+        """The sum of the survivors' words, in their own word length."""
+        survivors = sorted(self._words)
+        gone = sorted(set(self._sealed) - set(survivors))  # they shared, but sent no words
+        first = self._words[survivors[0]]
+        total = {name: np.zeros_like(array) for name, array in unsigned(first).items()}
+        for party in survivors:
+            for name, array in unsigned(self._words[party]).items():
+                total[name] += array
+            add_mask(total, own_mask_key(self._joined(party, self._own_mask_is_right)), -1)
+        for left in gone:  # remove the masks that survivors had agreed with it
+            key = mask_private(self._joined(left, self._mask_key_is_right))
+            for party in survivors:
+                public = X25519PublicKey.from_public_bytes(self._keys[party][32:64].tobytes())
+                mask = pair_key(self.terms, key.exchange(public), party, left)
+                # The survivor added it with + if it comes first; take that away again.
+                add_mask(total, mask, -1 if party < left else +1)
+        return {name: array.view(first[name].dtype) for name, array in total.items()}
+
+    def _reject(self, party: int, stage: Stage, why: str) -> None:
+        self.rejected.append((self.terms.parties[party], stage, why))
+        self._present.remove(party)
+
+    # --- answers, one by one: each returns what is wrong with it, or nothing -----------------
+
+    def _take_keys(self, party: int, answer: Arrays) -> str:
+        keys, signature = answer.get("keys"), answer.get("signature")
+        if not _is_bytes(keys, KEYS_BYTES) or not _is_bytes(signature, SIGNATURE_BYTES):
+            return "malformed keys"
+        # Sites check this too, but one bad signature would make all of them refuse.
+        text = keys_text(self.terms, party, keys.tobytes())
+        if not self.terms.verified(party, signature.tobytes(), text):
+            return "keys that are not signed by the site"
+        if not all(_makes_secrets(keys[start : start + 32].tobytes()) for start in (0, 32)):
+            return "a key of low order"
+        self._keys[party], self._signed_keys[party] = keys, signature
+        return ""
+
+    def _drop_equal_keys(self) -> None:
+        """Sites refuse a list with equal keys. Who copied whom is unknown: all are left out."""
+        halves = {
+            party: [keys[start : start + 32].tobytes() for start in (0, 32)]
+            for party, keys in self._keys.items()
+        }
+        counts = Counter(half for both in halves.values() for half in both)
+        for party, both in halves.items():
+            if any(counts[half] > 1 for half in both):
+                self._reject(party, "advertise", "a key that another site advertises too")
+                del self._keys[party], self._signed_keys[party]
+
+    def _take_sealed(self, party: int, answer: Arrays) -> str:
+        to, shares = answer.get("to"), answer.get("shares")
+        others = [other for other in sorted(self._keys) if other != party]
+        if to is None or to.tolist() != others or not _is_bytes(shares, len(others), SEALED_BYTES):
+            return "malformed shares"
+        self._sealed[party] = {other: shares[i] for i, other in enumerate(others)}
+        return ""
+
+    def _take_words(self, party: int, answer: Arrays) -> str:
+        if not answer or any(array.dtype not in (np.int32, np.int64) for array in answer.values()):
+            return "no words of 32 or 64 bits"
+        self._words[party] = answer
+        return ""
+
+    def _drop_odd_layouts(self) -> None:
+        """Words of another shape than most sites' cannot be added; their site has dropped out."""
+        layouts = {party: layout(words) for party, words in self._words.items()}
+        usual = Counter(layouts.values()).most_common(1)
+        for party, found in layouts.items():
+            if found != usual[0][0]:
+                self._reject(party, "mask", "words of another shape than the other sites'")
+                del self._words[party]
+
+    def _take_signature(self, party: int, answer: Arrays) -> str:
+        signature = answer.get("signature")
+        if not _is_bytes(signature, SIGNATURE_BYTES):
+            return "a malformed signature"
+        roster = np.zeros((len(self.terms.parties), KEYS_BYTES), np.uint8)
+        for other, keys in self._keys.items():
+            roster[other] = keys
+        digest = hashlib.sha256(roster.tobytes()).digest()
+        text = _agreement_text(self.terms, digest, sorted(self._sealed), sorted(self._words))
+        if not self.terms.verified(party, signature.tobytes(), text):
+            return "a signature on another list"
+        self._signatures[party] = signature
+        return ""
+
+    def _take_shares(self, party: int, answer: Arrays) -> str:
+        of, shares = answer.get("of"), answer.get("shares")
+        shared = sorted(self._sealed)
+        if of is None or of.tolist() != shared or not _is_bytes(shares, len(shared), SHARE_BYTES):
+            return "malformed shares"
+        self._shares[party] = {
+            other: int.from_bytes(shares[i].tobytes(), "little") for i, other in enumerate(shared)
+        }
+        return ""
+
+    def _joined(self, party: int, right: Callable[[int, int], bool]) -> int:
+        """A site's shared secret. A false share is noticed, and avoided if others suffice."""
+        helpers, need = sorted(self._shares), self.terms.threshold
+        for start in range(len(helpers)):
+            chosen = [helpers[(start + i) % len(helpers)] for i in range(need)]
+            shares = [self._shares[helper][party] for helper in chosen]
+            secret = join(shares, weights(tuple(chosen)))
+            if right(party, secret):
+                return secret
+            if len(helpers) == need:
+                break
+        raise RunError(
+            f"secure sum: the shares of {self.terms.parties[party]!r} do not fit together (a site "
+            "sent a false one); the total was not opened"
+        )
+
+    def _own_mask_is_right(self, party: int, secret: int) -> bool:
+        return _commitment(self.terms, party, secret) == self._keys[party][64:].tobytes()
+
+    def _mask_key_is_right(self, party: int, secret: int) -> bool:
+        public = mask_private(secret).public_key().public_bytes_raw()
+        return public == self._keys[party][32:64].tobytes()
+
+
+def _makes_secrets(public: bytes) -> bool:
+    """Whether agreeing with this key gives a secret; with a point of low order it gives zero."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(by_party: Mapping[int, object]) -> Array:
+    return np.array(sorted(by_party), np.int32)
+
+
+def _stacked(by_party: Mapping[int, Bytes]) -> Array:
+    return np.stack([by_party[party] for party in sorted(by_party)])
+
+
+def _is_bytes(array: Array | None, *shape: int) -> TypeGuard[Bytes]:
+    return array is not None and array.dtype == np.uint8 and array.shape == shape
+
+
+# --- in one process ----------------------------------------------------------------------------
+
+
+@dataclass
+class Cost:
+    """Bytes by site each way (sealed, without the network's overhead) and processor seconds."""
+
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+    site_seconds: dict[str, float] = field(default_factory=dict)
+    server_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum, whose words are in it, what was rejected, and the cost."""
+
+    words: State
+    survivors: tuple[str, ...]
+    rejected: tuple[Rejected, ...]
+    cost: Cost
+
+
+def secure_total(
+    words: Mapping[str, Arrays],
+    *,
+    threshold: float = THRESHOLD,
+    asked: bytes = bytes(32),
+    key: bytes | None = None,
+    leave: Mapping[Stage, Collection[str]] | None = None,
+    threads: int = 1,
+) -> Total:
+    """The sum of every site's words by the whole protocol.
+
+    More than a share of ``threshold`` of the sites must stay. ``leave`` says who does not answer
+    which stage, and ``key`` replaces the operating system's randomness (both for tests).
+
+    >>> import numpy as np
+    >>> total = secure_total({site: {"x": np.array([i, -1])} for i, site in enumerate("abc")})
+    >>> total.words["x"].tolist(), total.survivors
+    ([3, -3], ('a', 'b', 'c'))
+    """
+    key, cost = key or secure_key(), Cost()
+    parties, needed = tuple(words), threshold_of(len(words), threshold)
+    signers = [Ed25519PrivateKey.from_private_bytes(derive(key, "identity", s)) for s in parties]
+    public = tuple(signer.public_key().public_bytes_raw() for signer in signers)
+    terms = Terms(derive(key, "session"), parties, public, needed, asked)
+    senders = {
+        site: Sender(terms, site, signer, derive(key, "secret", site))
+        for site, signer in zip(parties, signers, strict=True)
+    }
+    refused: list[Rejected] = []
+    collector, begun = Collector(terms), time.thread_time()
+
+    def answer(stage: Stage, site: str, message: bytes) -> bytes | None:
+        started, mine = time.thread_time(), words[site] if stage == "mask" else None
+        try:
+            return seal(senders[site].answer(stage, unseal(message), mine))
+        except PrivacyError as error:
+            refused.append((site, stage, str(error)))
+            return None
+        finally:
+            spent = time.thread_time() - started
+            cost.site_seconds[site] = cost.site_seconds.get(site, 0.0) + spent
+
+    def carry(stage: Stage, messages: Mapping[str, Arrays]) -> dict[str, Arrays]:
+        nonlocal begun
+        # A message that is the same object for all sites is sealed once.
+        distinct = {id(message): message for message in messages.values()}
+        bodies = {name: seal(message) for name, message in distinct.items()}
+        sealed = {site: bodies[id(message)] for site, message in messages.items()}
+        cost.server_seconds += time.thread_time() - begun
+        silent = (leave or {}).get(stage, ())
+        asked_now = [site for site in messages if site not in silent]
+        for site in messages:
+            cost.down[site] = cost.down.get(site, 0) + len(sealed[site])
+        with ThreadPoolExecutor(threads) as pool:
+            each = map if threads == 1 else pool.map
+            found = list(each(lambda site: answer(stage, site, sealed[site]), asked_now))
+        begun = time.thread_time()
+        answers = dict(zip(asked_now, found, strict=True))
+        for site, data in answers.items():
+            cost.up[site] = cost.up.get(site, 0) + len(data or b"")
+        return {site: unseal(data) for site, data in answers.items() if data is not None}
+
+    total = play(collector, carry)
+    cost.server_seconds += time.thread_time() - begun
+    return Total(total, collector.survivors, tuple(collector.rejected + refused), cost)

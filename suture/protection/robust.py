@@ -60,12 +60,6 @@ def screen(
 
     A site that sends two different replies for the round is trusted with neither; the same one
     twice counts once. The right names, types and shapes are those of most replies.
-
-    >>> good = {"delta": np.zeros(2, np.float32)}
-    >>> replies = [Reply("a", 1, good), Reply("b", 1, {"delta": np.array([np.nan, 0], np.float32)}), Reply("c", 2, good)]
-    >>> used, rejected = screen(replies, ("a", "b", "c"), 1)
-    >>> [reply.site for reply in used], rejected
-    (['a'], {'c': 'the answer is for round 2, not 1', 'b': 'the update is not finite'})
     """
     rejected: dict[str, str] = {}
     by_site: dict[str, Reply] = {}
@@ -165,14 +159,7 @@ def _same(one: Arrays, other: Arrays) -> bool:
 
 @dataclass(frozen=True)
 class Bounded:
-    """The grid of one mean: words of ``word`` bits, ``parties`` sites, updates of norm ``bound``.
-
-    >>> grid = Bounded(bound=1.0, parties=3)
-    >>> words = [grid.words(np.array([0.3, -0.4]), 0.5), grid.words(np.array([3.0, 4.0]), 0.25)]
-    >>> mean = grid.mean(words[0] + words[1], 0.75)  # the third site dropped out
-    >>> bool(np.all(np.abs(mean - [(0.5 * 0.3 + 0.25 * 0.6) / 0.75, 0]) <= grid.error(2, 0.75)))
-    True
-    """
+    """The grid of one mean: words of ``word`` bits, ``parties`` sites, updates of norm ``bound``."""
 
     bound: float
     parties: int

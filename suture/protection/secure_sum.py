@@ -64,9 +64,8 @@ class Grid:
         private = self.rho is None or self.rho > 0
         fine = self.step is None or self.step > 0
         if not (self.sensitivity > 0 and private and fine and self.size >= 1 and self.honest >= 1):
-            raise PrivacyError(
-                f"expected sensitivity, rho, step, size and parties > 0, found {self}"
-            )
+            wanted = "expected sensitivity, rho, step, size and parties > 0"
+            raise PrivacyError(f"{wanted}, found {self}")
 
     @property
     def steps(self) -> float:
@@ -91,22 +90,11 @@ class Grid:
         return self.deviation * math.sqrt(self.honest) / self.steps
 
     def share(self, values: Floats, key: bytes) -> Words:
-        """One party's contribution: on the grid, with the party's noise, as 64-bit words.
-
-        >>> from suture.privacy.noise.source import seeded_key
-        >>> grid = Grid(1.0, 0.5, 2, honest=2)
-        >>> total = grid.share(np.array([3.0, -1.0]), seeded_key(1)) + grid.share(np.array([2.0, 5.0]), seeded_key(2))
-        >>> bool(np.all(np.abs(grid.open(total) - [5.0, 4.0]) < 6 * grid.noise))
-        True
-        """
-        return self.noisy(values, generator(key))
-
-    def noisy(self, values: Floats, rng: np.random.Generator) -> Words:
-        """The same, with noise from a generator that several grids draw from in turn."""
+        """One party's contribution: on the grid, with the party's noise, as 64-bit words."""
         scaled = on_grid(values, self.steps, self.size)
         whole = np.rint(scaled)
         if self.rho is not None:
-            whole += discrete_gaussian(rng, self.deviation, self.size, scaled - whole)
+            whole += discrete_gaussian(generator(key), self.deviation, scaled - whole)
         return whole.astype(np.int64)
 
     def short(self, patients: int, parties: int) -> bool:
@@ -136,21 +124,17 @@ class Share:
 
     @property
     def event(self) -> DpEvent:
-        """rho-zCDP; without noise nothing is promised."""
         return NonPrivateDpEvent() if self.grid.rho is None else ZCDpEvent(self.grid.rho)
 
     @property
     def size(self) -> int:
-        """Numbers in the sum."""
         return self.grid.size
 
     @property
     def limit(self) -> float:
-        """The L2 norm of what a patient may add."""
         return math.inf if self.unbounded else self.grid.sensitivity
 
     def noised(self, total: Floats, key: bytes) -> Words:
-        """The share, as 64-bit words."""
         return self.grid.share(total, key)
 
 
@@ -179,17 +163,15 @@ def wobble(deviation: float, parties: int) -> float:
     return -sum(math.log1p(-1.01 * value) for value in eta)
 
 
-def discrete_gaussian(
-    rng: np.random.Generator, deviation: float, size: int, centre: Floats | None = None
-) -> Words:
+def discrete_gaussian(rng: np.random.Generator, deviation: float, centres: Floats) -> Words:
     """Whole numbers with P(k) proportional to exp(-(k - c)^2 / (2 deviation^2)), |c| <= 1/2.
 
     By rejection from a two-sided geometric (after Canonne, Kamath & Steinke 2020, Algorithm 3), in
     vectors. Acceptance probabilities are rounded to floats, an error of about 1e-16 of probability.
     """
-    middle = np.zeros(size) if centre is None else np.asarray(centre, np.float64)
-    if middle.shape != (size,) or not np.all(np.abs(middle) <= 0.5):
-        raise RunError(f"expected {size} centres within a half of 0, found shape {middle.shape}")
+    size = len(centres)
+    if not np.all(np.abs(centres) <= 0.5):
+        raise RunError(f"expected {size} centres within a half of 0")
     scale = math.floor(deviation) + 1
     p = -math.expm1(-1 / scale)
     found = np.zeros(size, np.int64)
@@ -199,7 +181,7 @@ def discrete_gaussian(
         # round proposes once for every number still open; (|y| - sign(y) c - s^2/t)^2 <= the
         # exponent's bound, so that acceptance is at most 1.
         y = rng.geometric(p, len(open_)) - rng.geometric(p, len(open_))
-        c = middle[open_]
+        c = centres[open_]
         exponent = -((y - c) ** 2) / (2 * deviation**2) + np.abs(y) / scale
         exponent -= deviation**2 / (2 * scale**2) + np.abs(c) / scale
         taken = rng.random(len(open_)) < np.exp(exponent)
@@ -220,11 +202,7 @@ def pack_words(words: Words, bits: int) -> NDArray[np.uint8]:
 
 
 def unpack_words(data: Array, bits: int) -> NDArray[np.int64]:
-    """The packed numbers, from -2^(bits-1) up to 2^(bits-1) - 1.
-
-    >>> unpack_words(np.array([0, 31, 255], np.uint8), 12).tolist()
-    [1, -1]
-    """
+    """The packed numbers, from -2^(bits-1) up to 2^(bits-1) - 1."""
     _check_bits(bits)
     size = 8 * len(data) // bits
     if data.dtype != np.uint8 or data.ndim != 1 or len(data) != -(-size * bits // 8):
@@ -263,12 +241,6 @@ class SecureSum:
     """Adds what ``parties`` contribute, and opens the total only when all of them have.
 
     Arrays of bytes are packed words, and their name ends in their length: ``"w12"``.
-
-    >>> box = SecureSum(("a", "b"))
-    >>> box.add("a", {"g": np.array([1, 2]), "w12": pack_words(np.array([2047]), 12)})
-    >>> box.add("b", {"g": np.array([10, 20]), "w12": pack_words(np.array([2]), 12)})
-    >>> box.total()["g"].tolist(), box.total()["w12"].tolist()
-    ([11, 22], [-2047])
     """
 
     parties: tuple[str, ...]
@@ -293,10 +265,8 @@ class SecureSum:
         """The sum of all words; refused while a party, and so a part of the noise, is missing."""
         absent = [party for party in self.parties if party not in self._added]
         if absent:
-            count, first = len(absent), absent[0]
-            raise PrivacyError(
-                f"secure sum: {count} parties have not added yet, first {first!r}; not opened"
-            )
+            which = f"{len(absent)} parties have not added yet, first {absent[0]!r}"
+            raise PrivacyError(f"secure sum: {which}; not opened")
         found = {}
         for name, words in self._sum.items():
             bits = word_length(name) if words.dtype == np.int64 else 0
@@ -320,9 +290,8 @@ def plain_words(payload: Arrays) -> dict[str, Words]:
     >>> plain_words({"w12": pack_words(np.array([5, -3]), 12)})["w12"].tolist()
     [5, -3]
     """
-    bits = {name: word_length(name) for name in payload}
     return {
-        name: unpack_words(array, bits[name]).astype(np.int32) if bits[name] else array
+        name: unpack_words(array, bits).astype(np.int32) if (bits := word_length(name)) else array
         for name, array in payload.items()
     }
 

@@ -7,7 +7,7 @@ the same patients, so the answer also states what everything in the site's ledge
 As everywhere, the event is known first, the ledger is charged and durable, and only then does the
 door add noise. The charge depends on the study, the edition of the table and the question alone.
 The same question has the same answer, from the ledger's file, whatever has become of the rows.
-Noise is the discrete Gaussian, sampled exactly (``privacy/noise/discrete.py``), or the Gaussian of
+Noise is the discrete Gaussian, sampled exactly (``privacy/noise/mechanisms.py``), or the Gaussian of
 the analytic mechanism in floating point (docs/floating-point.md says what that does not promise).
 """
 
@@ -31,7 +31,7 @@ from suture.privacy.accounting.planner import noise_for
 from suture.privacy.canonical import digest
 from suture.privacy.ledger.chain import Receipt
 from suture.privacy.ledger.ledger import Budget, Ledger
-from suture.privacy.noise.discrete import Counts
+from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.software import software
 from suture.privacy.unit import NEIGHBOURS
 from suture.protection.envelope import seal, unseal

@@ -26,14 +26,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from suture.errors import StudyError
-from suture.schema.rule import Condition
 
 Missing = Literal["fill", "indicator", "refuse"]
 """A missing value is filled, filled and marked in a column of its own, or refused with an error."""
@@ -51,6 +58,62 @@ CLINICAL_EXAMPLE = 'rate = { kind = "number", low = 0, high = 60, normal = [12, 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Condition(_Frozen):
+    """One condition of a cohort rule: ``min`` and ``max`` (both inclusive) on a number, or ``values``
+    of a text. A row is in the cohort when every condition holds; a missing value holds for none.
+
+    There is no SQL: an ethics board can read a rule, and two rules can be compared.
+    """
+
+    column: str = Field(min_length=1)
+    min: float | None = None
+    max: float | None = None
+    values: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Condition:
+        bounded = self.min is not None or self.max is not None
+        if bounded == (self.values is not None):
+            raise ValueError(
+                'give min and max, or values; for example: { column = "age", min = 18, max = 89 }'
+            )
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min must not be above max, found {self.min:g} and {self.max:g}")
+        if self.values is not None and not self.values:
+            raise ValueError("values is empty, so no row would be in the cohort")
+        return self
+
+    @property
+    def words(self) -> str:
+        """The condition for people.
+
+        >>> Condition(column="age", min=18, max=89).words
+        'age from 18 to 89'
+        """
+        if self.values is not None:
+            return f"{self.column} one of {', '.join(sorted(self.values))}"
+        if self.min is None:
+            return f"{self.column} up to {self.max:g}"
+        upper = "" if self.max is None else f" to {self.max:g}"
+        return f"{self.column} from {self.min:g}{upper}"
+
+    def plain(self) -> dict[str, JsonValue]:
+        """Plain values; the order of ``values`` has no meaning and is not kept."""
+        found = self.model_dump(mode="json", exclude_none=True)
+        return found | ({} if self.values is None else {"values": sorted(self.values)})
+
+
+def same_rule(first: Iterable[Condition], second: Iterable[Condition]) -> bool:
+    """Whether two rules say the same; the order of conditions has no meaning."""
+    one, other = (sorted(str(c.plain()) for c in rule) for rule in (first, second))
+    return one == other
+
+
+def rule_words(rule: Iterable[Condition]) -> str:
+    """A rule for people."""
+    return " and ".join(condition.words for condition in rule) or "every row"
 
 
 class Thresholds(_Frozen):
@@ -71,13 +134,7 @@ class Thresholds(_Frozen):
 
 
 class Number(_Frozen):
-    """A number with declared bounds; values outside are clipped to them, and counted.
-
-    >>> Number(low=18, high=100, unit="years").high
-    100.0
-    >>> Number(low=0, high=60, unit="/min", normal=(12, 20), thresholds={"low": 8, "high": 25}).thresholds.high
-    (25.0,)
-    """
+    """A number with declared bounds; values outside are clipped to them, and counted."""
 
     kind: Literal["number"] = "number"
     low: float
@@ -91,7 +148,7 @@ class Number(_Frozen):
     missing: Missing | None = None
 
     @model_validator(mode="after")
-    def _clinical(self) -> Number:
+    def _consistent(self) -> Number:
         if self.normal is not None and not self.low <= self.normal[0] < self.normal[1] <= self.high:
             raise ValueError(
                 f"normal must be a range within the bounds {self.low:g} to {self.high:g}, found "
@@ -109,10 +166,6 @@ class Number(_Frozen):
                     f"high to the upper bound, found {[float(f'{cut:g}') for cut in cuts]}; for "
                     f"example: {CLINICAL_EXAMPLE}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _bounds(self) -> Number:
         # The width must be finite too, or scaling would divide by infinity.
         finite = math.isfinite(self.low) and math.isfinite(self.high - self.low)
         if not finite or self.low >= self.high:
@@ -124,11 +177,7 @@ class Number(_Frozen):
 
 
 class Category(_Frozen):
-    """One of a few declared values, matched exactly (case counts, spaces around do not).
-
-    >>> Category(values=("F", "M")).values
-    ('F', 'M')
-    """
+    """One of a few declared values, matched exactly (case counts, spaces around do not)."""
 
     kind: Literal["category"] = "category"
     values: tuple[str, ...]
@@ -153,11 +202,7 @@ class Category(_Frozen):
 
 
 class Flag(_Frozen):
-    """Yes or no: 0/1, true/false, yes/no, y/n or t/f, in any case.
-
-    >>> Flag(label="smokes now").kind
-    'flag'
-    """
+    """Yes or no: 0/1, true/false, yes/no, y/n or t/f, in any case."""
 
     kind: Literal["flag"] = "flag"
     label: str = ""
@@ -173,9 +218,6 @@ class Image(_Frozen):
     An image is resampled to ``size`` x ``size`` pixels of one channel from 0 to 1. It is the only
     feature of its schema: other columns can be groups. A file that is missing or broken is refused,
     or its row skipped, as the study's ``[images]`` table says.
-
-    >>> Image(size=32).size
-    32
     """
 
     kind: Literal["image"] = "image"
@@ -188,11 +230,7 @@ Feature = Annotated[Number | Category | Flag | Image, Field(discriminator="kind"
 
 class Protected(_Frozen):
     """The column whose declared groups a fair method treats alike, one group per patient; missing
-    means no group.
-
-    >>> Protected(column="sex", values=("F", "M")).values
-    ('F', 'M')
-    """
+    means no group."""
 
     column: str
     values: tuple[str, ...]
@@ -256,53 +294,28 @@ class Schema(_Frozen):
         return self
 
     def missing_rule(self, feature: str) -> Missing:
-        """What happens to a missing value of this feature.
-
-        >>> schema = Schema(missing="refuse", features={"smoker": Flag(missing="fill"), "diabetic": Flag()})
-        >>> schema.missing_rule("smoker"), schema.missing_rule("diabetic")
-        ('fill', 'refuse')
-        """
+        """What happens to a missing value of this feature."""
         declared = self.features[feature]
         return "refuse" if isinstance(declared, Image) else declared.missing or self.missing
 
     @property
     def image(self) -> str | None:
-        """The column that names image files, or None for an ordinary table.
-
-        >>> Schema(features={"film": Image()}).image
-        'film'
-        """
+        """The column that names image files, or None for an ordinary table."""
         return next((name for name, f in self.features.items() if isinstance(f, Image)), None)
 
     @property
     def image_size(self) -> int | None:
-        """Pixels along each side of an image, or None for an ordinary table.
-
-        >>> Schema(features={"film": Image(size=32)}).image_size, Schema(features={"smoker": Flag()}).image_size
-        (32, None)
-        """
+        """Pixels along each side of an image, or None for an ordinary table."""
         return next((f.size for f in self.features.values() if isinstance(f, Image)), None)
 
     @property
     def width(self) -> int:
-        """How many encoded columns: the number of inputs of every model of the study.
-
-        >>> Schema(features={"sex": Category(values=("F", "M"), missing="indicator")}).width
-        3
-        """
+        """How many encoded columns: the number of inputs of every model of the study."""
         return len(feature_names(self))
 
     @classmethod
     def parse(cls, data: Mapping[str, object], *, where: str = "schema") -> Schema:
-        """Build a schema from plain data (a TOML table), or raise a StudyError naming the field.
-
-        >>> Schema.parse({"features": {"smoker": {"kind": "flag"}}}).width
-        2
-        >>> Schema.parse({"features": {"age": {"kind": "date"}}})
-        Traceback (most recent call last):
-        suture.errors.StudyError: schema.features.age: kind must be "number", "category", "flag" or "image"; \
-for example: age = { kind = "number", low = 18, high = 100, unit = "years" }
-        """
+        """Build a schema from plain data (a TOML table), or raise a StudyError naming the field."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -312,9 +325,6 @@ for example: age = { kind = "number", low = 18, high = 100, unit = "years" }
 def feature_names(schema: Schema) -> tuple[str, ...]:
     """The names of the encoded columns, in order.
 
-    >>> age, smoker = Number(low=18, high=98), Flag(missing="fill")
-    >>> feature_names(Schema(missing="indicator", features={"age": age, "smoker": smoker}))
-    ('age', 'age (missing)', 'smoker')
     >>> feature_names(Schema(features={"film": Image(size=8)}))[-1]
     'film 7,7'
     """

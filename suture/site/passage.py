@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
-from suture.schema.rule import Condition
-from suture.schema.table import Schema
+from suture.schema.table import Condition, Schema
 from suture.site.preprocess import numbers, sql_number, sql_text, texts
 from suture.site.sources import Column, Columns, Opened, quoted
 

@@ -15,7 +15,7 @@ ROOT = Path(suture.__file__).parent
 # room -> what it may import from suture, besides itself and errors
 ALLOWED = {
     "schema": set(),
-    "privacy": {"schema.record", "schema.rule"},
+    "privacy": {"schema.record", "schema.table"},
     "protection": {"privacy.noise.source", "privacy.door"},
     "models": {"schema.table"},
     "training": {"models", "privacy.unit", "privacy.noise.source", "privacy.door"},
@@ -26,7 +26,7 @@ ALLOWED = {
         "privacy.unit",
         "privacy.door",
         "privacy.noise.source",
-        "privacy.noise.selection",
+        "privacy.noise.mechanisms",
         "schema",
     },
     "site": {"schema", "privacy", "protection.envelope", "study", "report.theme"},

@@ -32,8 +32,7 @@ from suture.privacy.canonical import canonical
 from suture.privacy.charter import Charter, Signed
 from suture.privacy.ledger import chain
 from suture.privacy.ledger.ledger import Ledger
-from suture.privacy.noise.discrete import Counts
-from suture.privacy.noise.selection import Pick
+from suture.privacy.noise.mechanisms import Counts, Pick
 from suture.privacy.unit import Patients
 from suture.protection import masked
 from suture.protection.envelope import seal, unseal

@@ -16,7 +16,7 @@ from suture.models.dense import Dense
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
-from suture.protection.collector import secure_total
+from suture.protection.masked import secure_total
 from suture.study import Study
 from suture.training.local import Local
 

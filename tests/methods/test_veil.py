@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement, product
 import dp_accounting
 import numpy as np
 import pytest
-from support.reference import vote_scores
+from support.reference import pick_probabilities, vote_scores
 
 from suture.engine import conduct
 from suture.errors import PrivacyError, Refused, RunError, StudyError
@@ -18,7 +18,7 @@ from suture.models.concepts import plain
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.accounting.events import compose
 from suture.privacy.door import rehearse
-from suture.privacy.noise.selection import pick_probabilities, pick_strength
+from suture.privacy.noise.mechanisms import pick_strength
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.schema.message import check_message

@@ -11,7 +11,7 @@ from suture.methods.veil.printed import VeilPrinted
 from suture.methods.veil.wire import pack, unpack
 from suture.models.concepts import plain
 from suture.privacy.door import rehearse
-from suture.privacy.noise.selection import pick_strength
+from suture.privacy.noise.mechanisms import pick_strength
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.training.local import Local

@@ -12,7 +12,7 @@ from support.bench import NAMES, Bench, reason, the_study
 from suture.engine import conduct
 from suture.network.coordinator.remote import Remote
 from suture.network.witnesses import WINDOW
-from suture.privacy.accounting.budget import Budget
+from suture.privacy.accounting.planner import Budget
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.signing import sign
 

@@ -14,8 +14,7 @@ from suture.errors import PrivacyError
 from suture.models.dense import Dense
 from suture.privacy import door
 from suture.privacy.door import LOCAL, Context, Sealed, Session, opened, protected, root_key
-from suture.privacy.noise.discrete import Counts
-from suture.privacy.noise.selection import Pick
+from suture.privacy.noise.mechanisms import Counts, Pick
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share

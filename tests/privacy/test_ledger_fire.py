@@ -27,7 +27,7 @@ from suture.privacy.accounting.events import compose, normal_form
 from suture.privacy.accounting.planner import dpsgd_event
 from suture.privacy.ledger import chain
 from suture.privacy.ledger.accounts import BASIC, GDP, ZCDP_FILTER
-from suture.privacy.ledger.head import Head, advance, countersign, head_path, read_head, witnessed
+from suture.privacy.ledger.chain import Head, advance, countersign, head_path, read_head, witnessed
 from suture.privacy.ledger.ledger import Budget, Ledger, Untrusted
 from suture.privacy.ledger.overview import overview
 

@@ -16,8 +16,8 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 import suture
 from suture.errors import BudgetExhausted, LedgerError
 from suture.privacy.accounting.events import normal_form
-from suture.privacy.ledger import head as heads
-from suture.privacy.ledger.head import (
+from suture.privacy.ledger import chain as heads
+from suture.privacy.ledger.chain import (
     Head,
     countersign,
     head_path,

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError
 from suture.privacy.accounting.accountant import epsilon_of
 from suture.privacy.accounting.events import normal_form
-from suture.privacy.ledger.head import VARIABLE
+from suture.privacy.ledger.chain import VARIABLE
 from suture.privacy.ledger.ledger import Budget, Ledger, RolledBack
 
 EVENTS = (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import StudyError
-from suture.privacy.accounting.gaussian import classical_sigma
+from suture.privacy.accounting.accountant import classical_sigma
 from suture.privacy.accounting.questions import MECHANISMS, reliability_of, safe_epsilon
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from suture.errors import RunError
 from suture.privacy.noise.source import derive, seeded_key
-from suture.protection.collector import secure_total
+from suture.protection.masked import secure_total
 from suture.protection.robust import Bounded, shares
 from suture.protection.secure_sum import Grid
 

@@ -10,11 +10,9 @@ from hypothesis.extra import numpy as nps
 
 from suture.errors import PrivacyError
 from suture.privacy.noise.source import derive, seeded_key
-from suture.protection.collector import Collector
-from suture.protection.masked import Sender
-from suture.protection.terms import (
-    STAGES,
-    Terms,
+from suture.protection.masked import (
+    Collector,
+    Sender,
     add_mask,
     join,
     keys_text,
@@ -25,6 +23,7 @@ from suture.protection.terms import (
     unsigned,
     weights,
 )
+from suture.protection.terms import STAGES, Terms
 
 KEY = seeded_key(13, "lying server")
 SITES = tuple(f"site {i}" for i in range(6))
@@ -105,7 +104,8 @@ def attack_with_two_lists(colluding):
     if len(own) < terms.threshold or len(key) < terms.threshold:
         return None
     opened = [
-        join([found[i] for i in sorted(found)], weights(sorted(found))) for found in (own, key)
+        join([found[i] for i in sorted(found)], weights(tuple(sorted(found))))
+        for found in (own, key)
     ]
     add_mask(masked, own_mask_key(opened[0]), -1)
     private = mask_private(opened[1])

@@ -33,7 +33,7 @@ def test_noise_is_discrete_gaussian_around_any_centre(deviation, centre):
     once in 10,000."""
     x, p = gaussian_table(deviation, centre=centre)
     key = seeded_key(2, int(10 * deviation), int(10 * centre))
-    drawn = discrete_gaussian(generator(key), deviation, 200_000, np.full(200_000, centre))
+    drawn = discrete_gaussian(generator(key), deviation, np.full(200_000, centre))
     counts = np.array([np.count_nonzero(drawn == value) for value in x])
     seen = p * 200_000 >= 20
     expected = np.append(p[seen], 1 - p[seen].sum()) * 200_000

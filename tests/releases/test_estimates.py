@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suture.privacy.noise.discrete import discrete_gaussian
+from suture.privacy.noise.mechanisms import discrete_gaussian
 from suture.privacy.noise.source import seeded_key
 from suture.releases.counts import quantiles, rate, shares
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from suture.errors import StudyError
-from suture.schema.table import Category, Flag, Number, Schema, feature_names
+from suture.schema.table import (
+    Category,
+    Condition,
+    Flag,
+    Number,
+    Schema,
+    feature_names,
+    rule_words,
+    same_rule,
+)
 
 AGE = {"kind": "number", "low": 18, "high": 100, "unit": "years"}
 SEX = {"kind": "category", "values": ["F", "M"]}
@@ -130,3 +139,10 @@ def test_all_problems_at_once() -> None:
         "schema.features.sex",
         "schema.patients",
     ]
+
+
+def test_the_order_of_conditions_and_values_means_nothing() -> None:
+    age, sex = Condition(column="age", min=18), Condition(column="sex", values=("F", "M"))
+    assert same_rule([age, sex], [Condition(column="sex", values=("M", "F")), age])
+    assert not same_rule([age], [age, sex])
+    assert rule_words([age, sex]) == "age from 18 and sex one of F, M"

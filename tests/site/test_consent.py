@@ -13,8 +13,7 @@ from suture.engine.conduct import run
 from suture.engine.federation import load_site, survey
 from suture.errors import DataError, LedgerError, StudyError
 from suture.privacy.ledger.ledger import Ledger
-from suture.schema.rule import Condition
-from suture.schema.table import Schema
+from suture.schema.table import Condition, Schema
 from suture.site.cohort import count_training_patients, load
 from suture.site.gate import erase_at_site, erased_keys, passage_key, read_consent, tombstone
 from suture.site.passage import Passage, among, hashed

@@ -20,7 +20,7 @@ from suture.privacy.charter import Charter, Request, Signed, objections, read_ch
 from suture.privacy.ledger import chain
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.signing import key_id, new_keys, read_private, read_public
-from suture.schema.rule import Condition
+from suture.schema.table import Condition
 from suture.site.gate import Papers, admit
 from suture.study import Study
 

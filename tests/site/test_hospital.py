@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from suture import cohorts
 from suture.errors import BudgetExhausted, PrivacyError, Reason, Refused, RunError
 from suture.privacy.ledger.ledger import Budget, Ledger
-from suture.privacy.noise.discrete import Counts
+from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suture.privacy.noise.summation import summed
+from suture.privacy.door import summed
 from suture.training.contributions import (
     as_matrix,
     logits,

@@ -11,7 +11,7 @@ from support.batches import train_on_batches
 from support.reference import clipped_sum
 
 from suture.models.dense import Dense
-from suture.privacy.noise.summation import summed
+from suture.privacy.door import summed
 from suture.privacy.unit import Patients
 from suture.training.contributions import row_gradients
 from suture.training.local import Local

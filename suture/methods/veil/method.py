@@ -59,7 +59,7 @@ from suture.methods.veil.wire import pack, unpack
 from suture.models.concepts import Concepts, Remember, dictionary, plain
 from suture.models.dense import dense_only
 from suture.privacy.door import Payload, Rows, Sealed, Session
-from suture.privacy.noise.selection import Pick
+from suture.privacy.noise.mechanisms import Pick
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share
 from suture.schema.message import Field, UpTo

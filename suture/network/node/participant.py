@@ -40,7 +40,7 @@ from suture.privacy.canonical import digest
 from suture.privacy.door import Context, Rows, Session, opened, protected, root_key
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger
-from suture.privacy.noise.discrete import Counts
+from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.noise.source import secure_key
 from suture.privacy.software import software
 from suture.privacy.unit import Patients

@@ -2,7 +2,7 @@
 
 What is printed there is kept below as constants. Ours is computed: the printed programme is run
 again with its own seed, and every figure is put beside what can be proven
-(``privacy/accounting/gaussian.py``, the accountants). Four of the chapter's steps do not hold as
+(``privacy/accounting/accountant.py``, the accountants). Four of the chapter's steps do not hold as
 printed, and the tables say so: the classical Gaussian formula above epsilon 1, the square-root rule
 as a bound, the noise for a patient's rows, and a reliability that leaves out sampling error.
 """
@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work
-from suture.privacy.accounting.accountant import epsilon
-from suture.privacy.accounting.gaussian import (
+from suture.privacy.accounting.accountant import (
     analytic_sigma,
     classical_sigma,
+    epsilon,
     epsilon_of_mu,
     mu_for,
     true_epsilon,

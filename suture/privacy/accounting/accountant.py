@@ -42,6 +42,7 @@ Measured cold on one core (FedCVR's hospitals, up to 205,500 steps): pld 6 to 32
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,7 +51,7 @@ from dp_accounting.dp_event import DpEvent
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from numpy.typing import NDArray
-from scipy import fft, special
+from scipy import fft, optimize, special
 
 from suture.errors import StudyError
 from suture.privacy.accounting.events import (
@@ -84,11 +85,7 @@ def epsilon(event: DpEvent, delta: float, accountant: str = "pld") -> float:
 
 
 def epsilon_of(form: NormalForm, delta: float, accountant: str = "pld") -> float:
-    """The same for an event in normal form.
-
-    >>> epsilon_of((), 1e-5)
-    0.0
-    """
+    """The same for an event in normal form."""
     if accountant not in ACCOUNTANTS:
         raise StudyError(
             f"expected an accountant of {', '.join(ACCOUNTANTS)}; found {accountant!r}"
@@ -310,11 +307,7 @@ def _scale_and_span(step: Step) -> tuple[float, float]:
 
 
 def loss_at(z: Floats, step: Step) -> Floats:
-    """ln(P/Q) at ``z`` for P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2).
-
-    >>> loss_at(np.array([0.5]), Step(GAUSSIAN, 1.0, 0.3))
-    array([0.])
-    """
+    """ln(P/Q) at ``z`` for P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2)."""
     shift = (2 * z - 1) / (2 * step.noise**2)
     if step.rate == 1:
         return np.asarray(shift, np.float64)
@@ -463,3 +456,102 @@ def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:
                 total += count * (log_moment + sign * order * grid.start)
             bounds.append(sign * total / order)
     return math.floor(max(lows)), max(math.ceil(min(highs)), 1)
+
+
+# --- one Gaussian release ------------------------------------------------------------------------
+#
+# Noise N(0, sigma^2) on a figure that one patient moves by at most 1 (divide by the sensitivity
+# first). Three ways to say what that is worth:
+#
+# - classical: sigma = sqrt(2 ln(1.25/delta)) / epsilon (Dwork & Roth 2014, Theorem A.1). The proof
+#   covers epsilon < 1 only. At delta = 1e-5 the figure happens to be safe up to a label of about 8.4
+#   and is false above: a label of 10 is 10.39 in truth, 16 is 18.9.
+# - exact: the release is mu-GDP with mu = 1/sigma, and (epsilon, delta)-DP exactly when
+#   delta >= Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
+#   (Dong, Roth & Su 2022, Corollary 2.13; the same as Balle & Wang 2018, Theorem 8).
+# - analytic: the smallest sigma for which that holds (Balle & Wang 2018, Algorithm 1).
+#
+# Releases compose exactly: mu^2 adds up (Dong, Roth & Su 2022, Corollary 3.3). Figures are never
+# rounded in favour of the study: sigma and epsilon are the nearest float at which the promise holds.
+
+CLASSICAL_PROVEN_BELOW = 1.0
+"""The classical formula's proof needs epsilon below this."""
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The smallest delta at which a mu-GDP release is (epsilon, delta)-DP."""
+    _positive(mu, "mu")
+    if mu == math.inf:
+        return 1.0
+    first = float(special.log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
+    # e^first - e^second with e^first taken out: the difference of close numbers keeps its digits.
+    return min(1.0, math.exp(first) * -math.expm1(min(0.0, second - first)))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """The epsilon of a mu-GDP release at this delta: exact, and rounded up to a float."""
+    check_delta(delta)
+    if mu == 0:
+        return 0.0
+    _positive(mu, "mu")
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
+    return _first(lambda epsilon: delta_of(epsilon, mu) - delta, mu * mu / 2 + mu)
+
+
+def mu_for(epsilon: float, delta: float) -> float:
+    """The largest mu whose release is (epsilon, delta)-DP."""
+    _positive(epsilon, "epsilon")
+    check_delta(delta)
+    return 1 / _first(lambda sigma: delta_of(epsilon, 1 / sigma) - delta, 1 / epsilon)
+
+
+def classical_sigma(epsilon: float, delta: float) -> float:
+    """The classical formula's noise for sensitivity 1; proven for epsilon below 1 only.
+
+    >>> round(classical_sigma(1.0, 1e-5), 4)
+    4.8448
+    """
+    _positive(epsilon, "epsilon")
+    check_delta(delta)
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def classical_epsilon(sigma: float, delta: float) -> float:
+    """The label that the classical formula puts on this noise."""
+    return classical_sigma(sigma, delta)  # sigma and epsilon change places: their product is fixed
+
+
+def analytic_sigma(epsilon: float, delta: float) -> float:
+    """The least noise, for sensitivity 1, that is (epsilon, delta)-DP."""
+    return 1 / mu_for(epsilon, delta)
+
+
+def true_epsilon(label: float, delta: float, rounds: int = 1) -> float:
+    """The true epsilon of ``rounds`` releases that the classical formula labelled ``label`` each."""
+    return epsilon_of_mu(math.sqrt(rounds) / classical_sigma(label, delta), delta)
+
+
+def _first(excess: Callable[[float], float], start: float) -> float:
+    """The smallest float at which a decreasing function is no longer above zero."""
+    low, high = 0.0, start
+    while excess(high) > 0:
+        low, high = high, 2 * high
+        if high > 1e9:
+            raise StudyError("no finite figure meets this promise: raise epsilon or delta")
+    if low == 0.0:
+        low = start
+        while excess(low) <= 0:
+            low /= 2
+            if low < 1e-12:
+                return low
+    root = float(optimize.brentq(excess, low, high, xtol=1e-14, rtol=1e-14))
+    while excess(root) > 0:  # the root is close, not exact: step to where the promise holds
+        root *= 1 + 1e-14
+    return root
+
+
+def _positive(value: float, name: str) -> None:
+    if not value > 0:
+        raise StudyError(f"expected {name} above 0, found {value}")

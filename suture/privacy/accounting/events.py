@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from dp_accounting import dp_event
@@ -35,6 +36,21 @@ class Step(NamedTuple):
     noise: float
     rate: float
 
+
+_EVENTS: dict[str, tuple[Callable[..., DpEvent], dict[str, str]]] = {
+    "no_op": (dp_event.NoOpDpEvent, {}),
+    NON_PRIVATE: (dp_event.NonPrivateDpEvent, {}),
+    GAUSSIAN: (dp_event.GaussianDpEvent, {"noise": "noise_multiplier"}),
+    LAPLACE: (dp_event.LaplaceDpEvent, {"noise": "noise_multiplier"}),
+    ZCDP: (dp_event.ZCDpEvent, {"rho": "rho"}),
+    "poisson_sampled": (
+        dp_event.PoissonSampledDpEvent,
+        {"rate": "sampling_probability", "of": "event"},
+    ),
+    "self_composed": (dp_event.SelfComposedDpEvent, {"count": "count", "of": "event"}),
+    "composed": (dp_event.ComposedDpEvent, {"of": "events"}),
+}
+"""The closed list: an event's name in JSON, its class, and its fields in JSON by the class's own."""
 
 NormalForm = tuple[tuple[Step, int], ...]
 """Distinct steps in a fixed order, each with its count. Empty: nothing was released."""
@@ -83,15 +99,10 @@ def as_event(form: NormalForm) -> DpEvent:
     """The event of a normal form."""
     parts = []
     for step, count in form:
-        part: DpEvent = dp_event.NonPrivateDpEvent()
-        if step.kind == GAUSSIAN:
-            part = dp_event.GaussianDpEvent(step.noise)
-            if step.rate < 1:
-                part = dp_event.PoissonSampledDpEvent(step.rate, part)
-        elif step.kind == LAPLACE:
-            part = dp_event.LaplaceDpEvent(step.noise)
-        elif step.kind == ZCDP:
-            part = dp_event.ZCDpEvent(step.noise)
+        kind = _EVENTS[step.kind][0]
+        part: DpEvent = kind() if step.kind == NON_PRIVATE else kind(step.noise)
+        if step.rate < 1:
+            part = dp_event.PoissonSampledDpEvent(step.rate, part)
         parts.append(part if count == 1 else dp_event.SelfComposedDpEvent(part, count))
     if not parts:
         return dp_event.NoOpDpEvent()
@@ -110,12 +121,7 @@ def event_to_json(event: DpEvent) -> dict[str, JsonValue]:
 
 
 def form_and_text(event: DpEvent) -> tuple[NormalForm, str]:
-    """The event's normal form and its canonical JSON text.
-
-    >>> from dp_accounting import GaussianDpEvent
-    >>> form_and_text(GaussianDpEvent(2.0))
-    (((Step(kind='gaussian', noise=2.0, rate=1.0), 1),), '{"event":"gaussian","noise":2.0}')
-    """
+    """The event's normal form and its canonical JSON text."""
     return normal_form(event), json_text(_to_json(event))
 
 
@@ -152,10 +158,9 @@ def _step(event: DpEvent) -> Step | None:
         return None
     if kind is dp_event.NonPrivateDpEvent:
         return Step(NON_PRIVATE, 0.0, 1.0)
-    if kind is dp_event.GaussianDpEvent:
-        return _noisy(GAUSSIAN, event.noise_multiplier, 1.0, event)
-    if kind is dp_event.LaplaceDpEvent:
-        return _noisy(LAPLACE, event.noise_multiplier, 1.0, event)
+    if kind is dp_event.GaussianDpEvent or kind is dp_event.LaplaceDpEvent:
+        name = GAUSSIAN if kind is dp_event.GaussianDpEvent else LAPLACE
+        return _noisy(name, event.noise_multiplier, 1.0, event)
     if kind is dp_event.ZCDpEvent:
         rho = _number(event.rho, "rho", event)
         if rho < 0 or _number(event.xi, "xi", event) != 0:
@@ -200,57 +205,29 @@ def _whole(value: object, what: str, event: DpEvent) -> int:
 
 
 def _to_json(event: DpEvent) -> dict[str, JsonValue]:
-    kind = type(event)
-    if kind is dp_event.NoOpDpEvent:
-        return {"event": "no_op"}
-    if kind is dp_event.NonPrivateDpEvent:
-        return {"event": NON_PRIVATE}
-    if kind is dp_event.GaussianDpEvent:
-        return {"event": GAUSSIAN, "noise": float(event.noise_multiplier)}
-    if kind is dp_event.LaplaceDpEvent:
-        return {"event": LAPLACE, "noise": float(event.noise_multiplier)}
-    if kind is dp_event.ZCDpEvent:
-        return {"event": ZCDP, "rho": float(event.rho)}
-    if kind is dp_event.ComposedDpEvent:
-        return {"event": "composed", "of": [_to_json(part) for part in event.events]}
-    inner = _to_json(event.event)
-    if kind is dp_event.PoissonSampledDpEvent:
-        return {"event": "poisson_sampled", "rate": float(event.sampling_probability), "of": inner}
-    return {"event": "self_composed", "count": int(event.count), "of": inner}
-
-
-_FIELDS: dict[object, set[str]] = {
-    "no_op": {"event"},
-    NON_PRIVATE: {"event"},
-    GAUSSIAN: {"event", "noise"},
-    LAPLACE: {"event", "noise"},
-    ZCDP: {"event", "rho"},
-    "poisson_sampled": {"event", "rate", "of"},
-    "self_composed": {"event", "count", "of"},
-    "composed": {"event", "of"},
-}
+    name = next(name for name, (kind, _) in _EVENTS.items() if kind is type(event))
+    found: dict[str, JsonValue] = {"event": name}
+    for field, attribute in _EVENTS[name][1].items():
+        value = attrgetter(attribute)(event)
+        if field == "of":
+            many = name == "composed"
+            found[field] = [_to_json(part) for part in value] if many else _to_json(value)
+        else:
+            found[field] = int(value) if field == "count" else float(value)
+    return found
 
 
 def _from_json(value: object) -> DpEvent:
-    kind = value.get("event") if isinstance(value, Mapping) else None
-    known = isinstance(value, Mapping) and isinstance(kind, str) and set(value) == _FIELDS.get(kind)
-    if not known or not isinstance(value, Mapping):
-        names = ", ".join(map(str, _FIELDS))
+    name = value.get("event") if isinstance(value, Mapping) else None
+    kind, fields = _EVENTS.get(name, (None, {})) if isinstance(name, str) else (None, {})
+    if not isinstance(value, Mapping) or kind is None or set(value) != {"event", *fields}:
+        names = ", ".join(_EVENTS)
         raise UnknownEvent(f"expected an event written by Suture (one of {names}), found {value!r}")
-    if kind == "no_op":
-        return dp_event.NoOpDpEvent()
-    if kind == NON_PRIVATE:
-        return dp_event.NonPrivateDpEvent()
-    if kind == GAUSSIAN:
-        return dp_event.GaussianDpEvent(value["noise"])
-    if kind == LAPLACE:
-        return dp_event.LaplaceDpEvent(value["noise"])
-    if kind == ZCDP:
-        return dp_event.ZCDpEvent(value["rho"])
-    if kind == "poisson_sampled":
-        return dp_event.PoissonSampledDpEvent(value["rate"], _from_json(value["of"]))
-    if kind == "self_composed":
-        return dp_event.SelfComposedDpEvent(_from_json(value["of"]), value["count"])
-    if not isinstance(value["of"], list):
-        raise UnknownEvent(f"expected a list of events, found {value['of']!r}")
-    return dp_event.ComposedDpEvent([_from_json(part) for part in value["of"]])
+    found = {attribute: value[field] for field, attribute in fields.items()}
+    if name == "composed":
+        if not isinstance(value["of"], list):
+            raise UnknownEvent(f"expected a list of events, found {value['of']!r}")
+        found["events"] = [_from_json(part) for part in value["of"]]
+    elif "of" in fields:
+        found["event"] = _from_json(value["of"])
+    return kind(**found)

@@ -48,18 +48,21 @@ from scipy import optimize, stats
 from scipy.special import ndtr, ndtri
 
 from suture.errors import StudyError
-from suture.privacy.accounting.accountant import check_delta, delta_for, epsilon_of
-from suture.privacy.accounting.budget import Budget, largest
-from suture.privacy.accounting.events import GAUSSIAN, NormalForm, Step, normal_form, times
-from suture.privacy.accounting.gaussian import (
+from suture.privacy.accounting.accountant import (
     CLASSICAL_PROVEN_BELOW,
     analytic_sigma,
+    check_delta,
     classical_epsilon,
     classical_sigma,
+    delta_for,
+    epsilon_of,
     epsilon_of_mu,
 )
+from suture.privacy.accounting.events import GAUSSIAN, NormalForm, Step, normal_form, times
 from suture.privacy.accounting.planner import (
+    Budget,
     dpsgd_event,
+    largest,
     noise_for,
     rounds_that_fit,
     sampling_rate,
@@ -134,9 +137,6 @@ def answer(
     length = epochs if epochs is not None else (rounds or 1) * each
     question = _Question(1, batch or 1, length, noise or 1.0, epsilon or 1.0, delta or 0.5, each)
     hospitals = [_hospital(replace(question, patients=size), unknown) for size in sizes or [1]]
-    if unknown == "patients":
-        hospitals[0].pop("patients")
-        hospitals[0] = {"patients": hospitals[0].pop("answer"), **hospitals[0]}
     worst = {accountant: _worst(hospitals, unknown, accountant) for accountant in _ACCOUNTANTS}
     governing = next(h for h in hospitals if h[unknown]["pld"] == worst["pld"])
     facts = {name: value for name, value in given.items() if value is not None and name != unknown}
@@ -197,7 +197,7 @@ def _hospital(question: _Question, unknown: str) -> Found:
         solved = {by: _with(question, unknown, value) for by, value in found.items()}
         report["steps"] = {by: None if q is None else q.steps for by, q in solved.items()}
         report["sampling_rate"] = {by: None if q is None else q.rate for by, q in solved.items()}
-    return {**report, ("answer" if unknown == "patients" else unknown): found}
+    return {**report, unknown: found}
 
 
 def _with(question: _Question, unknown: str, value: Figure) -> _Question | None:
@@ -396,13 +396,7 @@ MECHANISMS: dict[str, Callable[[float, float], float]] = {
 def reliability_of(
     sigma: float, *, rate: float, threshold: float, patients: int, sampling_error: bool = False
 ) -> float:
-    """The probability that the flag is right under noise of ``sigma`` patients (0: the limit).
-
-    >>> round(reliability_of(4.8448, rate=0.011, threshold=0.01, patients=4000), 3)
-    0.795
-    >>> round(reliability_of(0.0, rate=0.012, threshold=0.01, patients=4000, sampling_error=True), 3)
-    0.879
-    """
+    """The probability that the flag is right under noise of ``sigma`` patients (0: the limit)."""
     _check(rate, threshold, patients)
     if not sigma >= 0:
         raise StudyError(f"expected noise of at least 0, found {sigma}")
@@ -423,11 +417,8 @@ def safe_epsilon(
 ) -> Found:
     """The smallest reliable epsilon by mechanism, with and without sampling error, as plain JSON.
 
-    >>> found = safe_epsilon(rate=0.012, threshold=0.01, patients=4000)
-    >>> found["without_sampling_error"]["classical"]["epsilon"], found["without_sampling_error"]["analytic"]["epsilon"]
-    (0.9962, 0.7478)
-    >>> found["with_sampling_error"]["reachable"], found["with_sampling_error"]["best_possible"]
-    (False, 0.8786)
+    >>> safe_epsilon(rate=0.012, threshold=0.01, patients=4000)["without_sampling_error"]["analytic"]["epsilon"]
+    0.7478
     """
     _check(rate, threshold, patients)
     if not 0.5 < reliability < 1:
@@ -478,25 +469,18 @@ def _most_noise(short: Callable[[float], float], patients: int) -> float:
 
 def _answers(sigma: float, delta: float, right: Callable[[float], float]) -> dict[str, Found]:
     """What each mechanism calls a noise of ``sigma`` patients, and how reliable its own is."""
-    classical = _clamped(classical_epsilon(sigma, delta))
-    analytic = _clamped(epsilon_of_mu(1 / sigma, delta))
-    named = classical_sigma(classical, delta)
-    noise = analytic_sigma(analytic, delta)
-    return {
-        "classical": {
-            "epsilon": classical,
-            "sigma_patients": named,
-            "proven": classical < CLASSICAL_PROVEN_BELOW,
-            "true_epsilon": _clamped(epsilon_of_mu(1 / named, delta)),
-            "reliability": right(named),
-        },
-        "analytic": {
-            "epsilon": analytic,
-            "sigma_patients": noise,
-            "proven": True,
-            "reliability": right(noise),
-        },
-    }
+    found: dict[str, Found] = {}
+    labels = {"classical": classical_epsilon(sigma, delta)}
+    labels["analytic"] = epsilon_of_mu(1 / sigma, delta)
+    for name, label in labels.items():
+        epsilon = _clamped(label)
+        noise = MECHANISMS[name](epsilon, delta)
+        found[name] = {"epsilon": epsilon, "sigma_patients": noise, "proven": True}
+        if name == "classical":
+            found[name]["proven"] = epsilon < CLASSICAL_PROVEN_BELOW
+            found[name]["true_epsilon"] = _clamped(epsilon_of_mu(1 / noise, delta))
+        found[name]["reliability"] = right(noise)
+    return found
 
 
 def _check(rate: float, threshold: float, patients: int) -> None:

@@ -27,9 +27,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from suture.errors import BudgetExhausted, LedgerError, PrivacyError
+from suture.errors import LedgerError, PrivacyError
 from suture.privacy.accounting.accountant import epsilon_of
-from suture.privacy.accounting.budget import Budget, fits, promise_from_text, within
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     NON_PRIVATE,
@@ -39,8 +38,8 @@ from suture.privacy.accounting.events import (
     event_from_json,
     normal_form,
 )
-from suture.privacy.ledger.chain import ADMITTED, ALL_STUDIES, Entry
-from suture.privacy.ledger.head import Head
+from suture.privacy.accounting.planner import Budget, fits, promise_from_text, within
+from suture.privacy.ledger.chain import ADMITTED, ALL_STUDIES, Entry, Head
 
 PLAN = "a plan fixed before, composed as a whole (Dong, Roth & Su 2022; any order: Vadhan & Zhang 2023)"
 GDP = "adaptive filter of Gaussian DP (Smith & Thakurta 2022)"
@@ -153,7 +152,6 @@ class Reserved:
 
     @property
     def words(self) -> str:
-        """The sum for messages."""
         return f"epsilon {_up(float(self.epsilon))} and delta {float(self.delta):g}"
 
 
@@ -197,13 +195,12 @@ class Accounts:
 
     def of(self, study: str) -> Account:
         """The account of a study."""
-        found = self.studies.get(study)
-        if found is None:
+        if study not in self.studies:
             raise LedgerError(
                 f"site {self.site!r} holds no promise for study {study!r}; call open_study with a "
                 "budget first"
             )
-        return found
+        return self.studies[study]
 
     @property
     def head(self) -> Head:
@@ -260,17 +257,6 @@ class Accounts:
         self.losses.append(loss)
         for account in self.studies.values():
             account.closed = account.closed or entry.seq
-
-    def accepts(self, study: str, form: NormalForm) -> bool:
-        """Whether this event still fits the study's promise and the site's lifetime budget."""
-        return not any(self.too_much(study, form))
-
-    def refuse_if_too_much(self, study: str, round: int, form: NormalForm) -> None:
-        """`BudgetExhausted` says which budget, what is spent of it, and what would be."""
-        for why in self.too_much(study, form):
-            raise BudgetExhausted(
-                f"site {self.site!r}, study {study!r}, round {round}: {why}; nothing was released"
-            )
 
     def too_much(self, study: str, form: NormalForm) -> Iterator[str]:
         """Every reason why this event cannot be charged, in words."""
@@ -337,13 +323,7 @@ class Accounts:
 
 def written_off(reserved: Reserved, seen: Head, *, anew: bool) -> tuple[float, float]:
     """Epsilon and delta in all after a write-off: the larger of both, or their sum if nothing is
-    shared.
-
-    >>> written_off(Reserved(Fraction(8), Fraction(1, 10**5), 1), Head("boston", 9, "ab", 10.0, 3e-5), anew=False)
-    (10.0, 3e-05)
-    >>> written_off(Reserved(Fraction(8), Fraction(1, 10**5), 1), Head("boston", 9, "ab", 10.0, 3e-5), anew=True)
-    (18.0, 4e-05)
-    """
+    shared."""
     epsilon, delta = _exact(seen.epsilon), _exact(seen.delta)
     if anew or epsilon < reserved.epsilon or delta < reserved.delta:
         return _above(reserved.epsilon + epsilon), _above(reserved.delta + delta)

@@ -5,7 +5,7 @@ Each site has one SQLite file in WAL mode for all of its studies. Rows are only 
 carries the SHA-256 of its own content and of the row before, so that an edit, a removal or a change
 of order shows (``chain.py``). The number of rows and the last hash are kept in a file of their own,
 so that a shortened tail shows too; a home that comes back older as a whole is found by whoever
-remembers its head (``head.py``), and refused until a person writes the difference off as spent.
+remembers its head, and refused until a person writes the difference off as spent.
 
 The chain holds promises, charges, admissions and write-offs, and nothing that depends on rows.
 Notes on consent and erasure do, so they have a chain of their own, which no head covers. Answers
@@ -34,8 +34,8 @@ from pathlib import Path
 from dp_accounting.dp_event import DpEvent
 
 from suture.errors import BudgetExhausted, LedgerError, PrivacyError
-from suture.privacy.accounting.budget import Budget, promise_to_text
 from suture.privacy.accounting.events import NormalForm, as_event, form_and_text, normal_form
+from suture.privacy.accounting.planner import Budget, promise_to_text
 from suture.privacy.canonical import json_text
 from suture.privacy.ledger.accounts import Accounts, written_off
 from suture.privacy.ledger.chain import (
@@ -46,28 +46,26 @@ from suture.privacy.ledger.chain import (
     PROMISE,
     WRITTEN_OFF,
     Entry,
+    Head,
+    LocalWitness,
+    Memory,
     Receipt,
     RolledBack,
     Untrusted,
+    advance,
+    as_seen,
     digest_of,
     genesis,
+    head_path,
     identity,
     inode,
     moment,
     opening,
     prepare,
-    site_of,
-    words,
-)
-from suture.privacy.ledger.head import (
-    Head,
-    LocalWitness,
-    Memory,
-    advance,
-    as_seen,
-    head_path,
     read_head,
     remembered_site,
+    site_of,
+    words,
 )
 
 _NO_HEAD = "the head kept apart from it (.head.jsonl) is missing, so entries may have been cut off"
@@ -212,16 +210,15 @@ class Ledger:
                 return last
             if what == ADMITTED:
                 return self._append(study, -1, what, text, f"{NOTE}{self._books.count + 1}")
-            return self._append_note(study, what, text)
+            tail = self._notes
+            seq, time = tail.count + 1, moment(max(self._books.time, tail.time), self.site)
+            row = (seq, time, study, -1, what, text, f"{NOTE}{seq}", tail.hash)
+            note = self._insert("notes", "notes_head", row)
+            self._notes = _Tail(seq, note.hash, time)
+            return note
 
     def kept(self, context: str) -> bytes | None:
-        """The answer that was kept for this context; None: none was.
-
-        >>> ledger = Ledger.open(None, "boston")
-        >>> ledger.keep("round 1", b"sealed")
-        >>> ledger.kept("round 1"), ledger.kept("round 2")
-        (b'sealed', None)
-        """
+        """The answer that was kept for this context; None: none was."""
         with self._guarded():
             return self._kept(context)
 
@@ -241,7 +238,6 @@ class Ledger:
                 )
 
     def budget(self, study: str) -> Budget:
-        """The promise of a study."""
         with self._reading():
             return self._books.of(study).budget
 
@@ -256,7 +252,7 @@ class Ledger:
         form, text = form_and_text(event)
         with self._reading():
             paid = self._paid(study, fingerprint.hex())
-            return paid.event == text if paid is not None else self._books.accepts(study, form)
+            return paid.event == text if paid else not any(self._books.too_much(study, form))
 
     def charge(
         self,
@@ -275,21 +271,20 @@ class Ledger:
         with another event it is an error.
         """
         (form, text), key = form_and_text(event), fingerprint.hex()
+        where = f"site {self.site!r}, study {study!r}, round {round}"
         if not fingerprint:
-            raise LedgerError(
-                f"site {self.site!r}, study {study!r}, round {round}: a charge needs a fingerprint"
-            )
+            raise LedgerError(f"{where}: a charge needs a fingerprint")
         with self._transaction():
             paid = self._paid(study, key)
             if paid is not None and paid.event != text:
                 raise LedgerError(
-                    f"site {self.site!r}, study {study!r}, round {round}: this release was paid "
-                    f"for as {paid.event} (entry {paid.seq}) and is now called {text}; nothing was "
-                    "charged"
+                    f"{where}: this release was paid for as {paid.event} (entry {paid.seq}) and is "
+                    f"now called {text}; nothing was charged"
                 )
             if paid is None:
                 self._not_overtaken()
-                self._books.refuse_if_too_much(study, round, form)
+                for why in self._books.too_much(study, form):
+                    raise BudgetExhausted(f"{where}: {why}; nothing was released")
             entry = paid or self._append(study, round, what, text, key, form)
         paid_for = (study, entry.round, entry.what, text, key)
         return Receipt(entry.seq, *paid_for, entry.hash, repeated=paid is not None)
@@ -451,14 +446,6 @@ class Ledger:
         entry = self._insert("entries", "head", row)
         books.take_in(entry, form)
         return entry
-
-    def _append_note(self, study: str, what: str, text: str) -> Entry:
-        tail = self._notes
-        seq, time = tail.count + 1, moment(max(self._books.time, tail.time), self.site)
-        row = (seq, time, study, -1, what, text, f"{NOTE}{seq}", tail.hash)
-        note = self._insert("notes", "notes_head", row)
-        self._notes = _Tail(seq, note.hash, time)
-        return note
 
     def _insert(
         self, table: str, head: str, row: tuple[int, str, str, int, str, str, str, str]

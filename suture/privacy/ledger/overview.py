@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from suture.privacy.accounting.budget import promise_from_text
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     LAPLACE,
@@ -22,6 +21,7 @@ from suture.privacy.accounting.events import (
     event_from_json,
     normal_form,
 )
+from suture.privacy.accounting.planner import promise_from_text
 from suture.privacy.ledger.accounts import BASIC, Account
 from suture.privacy.ledger.chain import ADMITTED, Entry
 from suture.privacy.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ def releases(ledger: Ledger) -> list[Facts]:
     """Every row of the ledger; a release has the epsilon that its account had spent by then.
 
     >>> from dp_accounting import GaussianDpEvent
-    >>> from suture.privacy.accounting.budget import Budget
+    >>> from suture.privacy.accounting.planner import Budget
     >>> ledger = Ledger.open(None, "boston")
     >>> ledger.open_study("cardio/fedavg", Budget(6.0, 1e-5, "pld"))
     >>> _ = ledger.charge("cardio/fedavg", 1, GaussianDpEvent(5.0), b"x")

@@ -68,17 +68,14 @@ def derive(key: bytes, *labels: Label) -> bytes:
         )
     digest = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"suture.derive.v1")
     for label in labels:
-        kind, content = _encode(label)
+        if isinstance(label, bytes):
+            kind, content = b"b", label
+        elif isinstance(label, str):
+            kind, content = b"s", label.encode()
+        else:
+            kind, content = b"i", str(int(label)).encode()
         digest.update(kind + len(content).to_bytes(8, "little") + content)
     return digest.digest()
-
-
-def _encode(label: Label) -> tuple[bytes, bytes]:
-    if isinstance(label, bytes):
-        return b"b", label
-    if isinstance(label, str):
-        return b"s", label.encode()
-    return b"i", str(int(label)).encode()
 
 
 def generator(key: bytes) -> np.random.Generator:

@@ -1,13 +1,14 @@
-"""The discrete Gaussian on whole numbers, sampled exactly, and what it is worth.
+"""Two mechanisms of the door: counts (`Counts`) and votes (`Pick`).
 
-Sampling follows Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy"
-(NeurIPS 2020), Algorithms 1 to 3: Bernoulli(exp(-x)) for rational x, the discrete Laplace from it,
-the discrete Gaussian by rejection. All arithmetic is on Python integers, so the sample has exactly
+**Counts** get the discrete Gaussian on whole numbers, sampled exactly after Canonne, Kamath &
+Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020), Algorithms 1 to 3:
+Bernoulli(exp(-x)) for rational x, the discrete Laplace from it, the discrete Gaussian by rejection.
+All arithmetic is on Python integers, so the sample has exactly
 the stated distribution: no floating-point number is drawn, and the attacks on rounded noise
 (Mironov 2012) have nothing to hold on to. Bits come from AES in counter mode under the release's
 key (``source.py``). Sampling time depends on the noise, not on the data.
 
-**What it is worth.** A count that one patient moves by at most 1, plus discrete Gaussian noise Y of
+What it is worth: a count that one patient moves by at most 1, plus discrete Gaussian noise Y of
 parameter sigma. The two output distributions differ by a shift of 1 and have monotone likelihood
 ratio, so by Neyman and Pearson the best tests cut at a whole number, and the trade-off function is
 the polygon through the points (P[Y >= m], P[Y <= m - 2]). With z_k = Phi^-1(P[Y <= k]), every
@@ -16,6 +17,22 @@ polygon whose corners lie above a convex curve lies above it. Hence the release 
 Roth & Su 2022) with mu = max_k (z_k - z_{k-1}) = `gaussian_mu`. For sigma >= 1 that is 1/sigma to
 within 5 %, for sigma >= 5 to within 0.2 %. A shift by s is at most s mu, independent noise on
 several counts adds mu^2 up; so every accountant that knows the Gaussian event knows this one.
+
+**Votes** are private selection: the exponential mechanism over signed items, k picks at once by
+Gumbel noise (docs/veil.md has the theorems). Scores g are any statistic of which one patient
+changes every entry by at most 1 (L-infinity sensitivity 1). The items are the 2d pairs (entry j,
+sign s) with utility s * g_j.
+
+- One pick: P(j, s) proportional to exp(eps0 * s * g_j / 2) (McSherry & Talwar 2007). A patient
+  moves each exponent by at most eps0/2 either way, so the log ratio of the two worlds'
+  probabilities lies in an interval of width eps0: the pick is eps0-*bounded range* (Durfee & Rogers
+  2019; Dong, Durfee & Rogers 2020), hence eps0^2/8-zCDP (Cesar & Rogers 2021; Rogers & Steinke
+  2021, "A Better Privacy Analysis of the Exponential Mechanism").
+- k picks: adding Gumbel noise of scale 2/eps0 to each of the 2d utilities once and taking the k
+  largest entries is exactly k picks in turn, each without the entries picked before (Durfee &
+  Rogers 2019, Lemma 4.2; here a picked entry leaves with both of its signs, which is a restriction
+  of the items that depends only on earlier outputs). By adaptive composition (Bun & Steinke 2016,
+  Lemma 2.3) they cost k * eps0^2/8.
 """
 
 from __future__ import annotations
@@ -27,7 +44,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, NonPrivateDpEvent, ZCDpEvent
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtri_exp
 
@@ -35,6 +52,7 @@ from suture.errors import PrivacyError
 from suture.privacy.door import mechanism
 from suture.privacy.noise.source import Array, Keystream, generator
 
+Floats = NDArray[np.float64]
 LEAST_SIGMA, MOST_SIGMA = 0.5, 20_000
 _GRID = 1024
 """Sigmas are multiples of 1/1024, so that sigma squared is a small fraction."""
@@ -56,12 +74,10 @@ class Counts:
 
     @property
     def event(self) -> DpEvent:
-        """One Gaussian event."""
         return GaussianDpEvent(float(self.multiplier))
 
     @property
     def limit(self) -> float:
-        """The L2 norm of what a patient may add."""
         return self.sensitivity
 
     @property
@@ -71,8 +87,7 @@ class Counts:
             return sigma_for(self.multiplier, self.limit)
         return self.multiplier * self.limit
 
-    def noised(self, total: NDArray[np.float64], key: bytes) -> Array:
-        """The noisy counts."""
+    def noised(self, total: Floats, key: bytes) -> Array:
         sigma = self.sigma
         if isinstance(sigma, Fraction):
             return np.rint(total).astype(np.int64) + discrete_gaussian(sigma, self.size, key)
@@ -197,3 +212,76 @@ def sigma_for(multiplier: float, sensitivity: float = 1.0) -> Fraction:
     while gaussian_mu(Fraction(count, _GRID)) * wanted > 1:
         count += 1
     return Fraction(count, _GRID)
+
+
+@mechanism
+@dataclass(frozen=True)
+class Pick:
+    """A mechanism of the door: the ``picks`` largest of ``size`` entries, with their signs.
+
+    A patient moves every entry of the sum by at most 1. It costs rho-zCDP; without ``rho`` there is
+    no noise and no promise.
+
+    >>> Pick(2, 3, None).noised(np.array([0.0, -900.0, 500.0]), bytes(32)).tolist()
+    [[1, 2], [-1, 1]]
+    """
+
+    picks: int
+    size: int
+    rho: float | None
+    limit: float = field(default=1.0, init=False)
+    entrywise: bool = field(default=True, init=False)
+    whole: bool = field(default=False, init=False)
+
+    @property
+    def event(self) -> DpEvent:
+        return NonPrivateDpEvent() if self.rho is None else ZCDpEvent(self.rho)
+
+    def noised(self, total: Floats, key: bytes) -> NDArray[np.int64]:
+        """Entries in the first row, in the order they were picked; their signs in the second."""
+        eps0 = None if self.rho is None else pick_strength(self.rho, self.picks)
+        return np.stack(signed_top(total, self.picks, eps0, key))
+
+
+def pick_strength(rho: float, picks: int) -> float:
+    """The eps0 of each of ``picks`` picks that together cost rho-zCDP.
+
+    >>> pick_strength(0.5, 4)
+    1.0
+    """
+    if not rho > 0 or picks < 1:
+        raise PrivacyError(f"expected rho above 0 and at least one pick, found {rho} and {picks}")
+    return math.sqrt(8 * rho / picks)
+
+
+def signed_top(
+    scores: Floats, picks: int, eps0: float | None, key: bytes
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The picked entries in order and their signs (+1 or -1), each pick eps0-bounded range.
+
+    Without ``eps0`` there is no noise: not private, for training without a promise. What leaves is
+    which items are largest, not their noisy values, so the noise's bits stay unseen.
+    """
+    noisy = np.stack([scores, -scores])
+    if eps0 is not None:
+        if not 1 <= picks <= len(scores):
+            raise PrivacyError(f"expected 1 to {len(scores)} picks, found {picks}")
+        words = np.empty(noisy.shape, np.uint64)
+        Keystream(key).fill(words)
+        # Standard Gumbel noise, -ln(-ln u), from 52 secret bits each; u is never 0 or 1.
+        noisy = noisy + 2 / eps0 * -np.log(-np.log(open_uniform(words)))
+    best = np.max(noisy, axis=0)
+    entries = np.argsort(-best, kind="stable")[:picks].astype(np.int64)
+    signs = np.where(noisy[0, entries] >= noisy[1, entries], 1, -1).astype(np.int64)
+    return entries, signs
+
+
+def open_uniform(words: NDArray[np.uint64]) -> Floats:
+    """The middles of 2^52 equal cells of (0, 1), exact in a float (53 bits would round up to 1).
+
+    >>> ends = open_uniform(np.array([0, 2**64 - 1], np.uint64))
+    >>> bool(ends[0] == 2.0**-53), bool(ends[1] == 1 - 2.0**-53)
+    (True, True)
+    """
+    middles: Floats = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return middles

@@ -10,8 +10,7 @@ from suture.cohorts.cardio import cardio
 from suture.cohorts.cohort import Cohort, CohortSite
 from suture.cohorts.icu import icu
 from suture.cohorts.outbreak import outbreak
-from suture.cohorts.pneumonia import pneumonia
-from suture.cohorts.public import eicu, har, heart, vsn
+from suture.cohorts.public import eicu, har, heart, pneumonia, vsn
 from suture.cohorts.radiographs import radiographs
 from suture.errors import StudyError
 

@@ -19,7 +19,7 @@ from suture import cohorts
 from suture.cohorts.cohort import Cohort
 from suture.errors import RunError, StudyError
 from suture.schema.table import Image
-from suture.site.images.files import library
+from suture.site.images import library
 from suture.study import Study
 
 SIDE, SIZE = 128, 32

@@ -27,11 +27,22 @@ from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
 from suture.schema.table import Image, Number, Schema, feature_names
 from suture.site import preprocess
-from suture.site.images.column import ImageFiles, Unusable, read_files, reasons
-from suture.site.passage import NOBODY, Keys, Mask, Passage, among, distinct, first_rows, held_out
+from suture.site.images import ImageFiles, Unusable, read_files, reasons
 from suture.site.preprocess import MISSING, UNKNOWN, Counts
 from suture.site.profile import Profile, table, take
-from suture.site.reading import Read, Wanted, read_columns
+from suture.site.reading import (
+    NOBODY,
+    Keys,
+    Mask,
+    Passage,
+    Read,
+    Wanted,
+    among,
+    distinct,
+    first_rows,
+    held_out,
+    read_columns,
+)
 from suture.site.sources import Column, Source, SourceSpec, source_of
 
 Place: TypeAlias = Source | str | os.PathLike[str]

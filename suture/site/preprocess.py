@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
-from suture.site.images.column import in_memory
+from suture.site.images import in_memory
 from suture.site.sources import Column, Columns, Opened, quoted
 
 MISSING, UNKNOWN = -1, -2

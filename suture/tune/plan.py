@@ -40,7 +40,7 @@ from suture import cohorts
 from suture.errors import PrivacyError, StudyError
 from suture.methods.registry import NOT_PRIVATE
 from suture.report.words import LOWER_IS_BETTER
-from suture.site.passage import hashed, held_out, row_keys
+from suture.site.reading import hashed, held_out, row_keys
 from suture.study import Study
 from suture.tune.spaces import Space, narrowed, space_of
 

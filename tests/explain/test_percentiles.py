@@ -15,7 +15,7 @@ from suture.explain.percentiles import FILE, Histogram, load_percentiles, releas
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.accounting.planner import noise_for
 from suture.privacy.ledger.ledger import Ledger
-from suture.releases.counts import joint_histograms, read_each
+from suture.releases.query import joint_histograms, read_each
 from suture.schema.table import Schema
 from suture.study import Study
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from suture.errors import BudgetExhausted, StudyError
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.ledger.ledger import Ledger
-from suture.releases.counts import histogram_counts, rate_counts, read_column
-from suture.releases.query import release
+from suture.releases.query import histogram_counts, rate_counts, read_column, release
 from suture.schema.table import Schema
 from suture.study import Study
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from suture.errors import MissingExtra
-from suture.site.deid.dicom import deidentify, write
-from suture.site.images import files
-from suture.site.images.files import BrokenImage, read_image, resample, square, windowed
+from suture.site.dicom import deidentify, write
+from suture.site.images import BrokenImage, library, read_image, resample, square, windowed
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 pillow = pytest.importorskip("PIL.Image", reason="pip install 'suture[imaging]'")
@@ -177,7 +176,7 @@ def test_a_decoder_that_is_not_installed_stops_the_study(
 
 def test_without_pydicom_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"needs not_installed: pip install 'suture\[imaging\]'"):
-        files.library("not_installed.part", "reading")
+        library("not_installed.part", "reading")
 
 
 @pytest.mark.parametrize(

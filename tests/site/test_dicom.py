@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from suture.errors import DataError, StudyError
-from suture.site.deid import dicom
-from suture.site.deid.dicom import (
+from suture.site import dicom
+from suture.site.dicom import (
     CODED,
     EMPTIED,
     KEPT,
@@ -21,7 +21,7 @@ from suture.site.deid.dicom import (
     has_text,
     write,
 )
-from suture.site.images.files import read_image
+from suture.site.images import read_image
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 SECRET = b"k" * 32

@@ -1,5 +1,5 @@
-"""One image file to a square of pixels from 0 (dark) to 1: DICOM, PNG and NPZ, read inside the
-site.
+"""Images, read inside the site: a DICOM, PNG or NPZ file to a square of pixels from 0 (dark) to 1,
+and the image column of a table, from the files it names or from arrays, to rows of pixels.
 
 Every pixel is a function of its own file and of the public size, so nothing is fitted on patients.
 In order, for DICOM (PS3.3 C.7.6.3, C.11.1, C.11.2): stored values, modality LUT or rescale slope
@@ -8,6 +8,12 @@ and intercept, VOI LUT or window, polarity. Then, for all: padding to a square, 
 Messages of the decoding libraries can quote header values, so they are never passed on: a file that
 cannot be used is described in our own words. Only one-channel, one-frame images are read: what a
 colour capture or a series shows is not one radiograph.
+
+A file is read once for training. Nothing is cached: decoded pixels live in the site's process and
+nowhere else. Where the study says ``broken = "skip"``, a row whose file cannot be used does not
+pass the wall. That is decided from the row's own file alone, before patients are counted, so
+neighbouring tables stay neighbours and the public size is the size that trains; each file is then
+read twice, because only decoding it shows that it can be decoded.
 """
 
 from __future__ import annotations
@@ -15,18 +21,19 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from suture.errors import MissingExtra
-from suture.site.sources import Column
+from suture.errors import DataError, MissingExtra
+from suture.site.sources import Column, Source, SourceSpec
 
 Floats = NDArray[np.float32]
 Header: TypeAlias = Any
@@ -351,3 +358,106 @@ def _npz(path: Path) -> tuple[Floats, Facts]:
     if numbers and image.min() >= 0 and image.max() <= 1:
         return image.astype(np.float32), facts
     raise BrokenImage("holds neither bytes, nor 16-bit numbers, nor numbers from 0 to 1")
+
+
+# --- an image column: from the files it names, or from arrays in memory, to rows of pixels ----------------------------
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Where a study's image files are, and what happens to one that cannot be used."""
+
+    base: Path = Path()
+    """Where paths begin for a table that is not a file itself."""
+    folder: str = ""
+    """Relative to the table's own folder."""
+    broken: Literal["refuse", "skip"] = "refuse"
+
+    def root(self, source: Source) -> Path:
+        """The folder that the names in the table are relative to.
+
+        >>> ImageFiles(folder="films").root(SourceSpec(path="boston/films.csv"))
+        PosixPath('boston/films')
+        """
+        place = source.path if isinstance(source, SourceSpec) else None
+        return (self.base if place is None else Path(place).parent) / self.folder
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A file that cannot be used: its row in the table, its name there, and why, in our own
+    words."""
+
+    row: int
+    name: str
+    reason: str
+
+
+def read_files(names: Sequence[str], root: Path, size: int) -> tuple[Floats, list[Unusable]]:
+    """The pixels of every file, one row each, and the files that cannot be used (their rows are
+    0)."""
+    x = np.zeros((len(names), size * size), np.float32)
+    unusable = []
+    for row, name in enumerate(names):
+        try:
+            x[row] = read_image(inside(root, name), size).pixels.ravel()
+        except BrokenImage as error:
+            unusable.append(Unusable(row, name or "(no file named)", str(error)))
+    return x, unusable
+
+
+def inside(root: Path, name: str) -> Path:
+    """The file, which must lie in the folder of images: a table must not make the site read
+    anything else.
+
+    >>> inside(Path("films"), "a/1.dcm")
+    PosixPath('films/a/1.dcm')
+    >>> inside(Path("films"), "../../secret.key")
+    Traceback (most recent call last):
+    suture.site.images.BrokenImage: lies outside the folder of images
+    """
+    if not name:
+        raise BrokenImage("no file is named")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise BrokenImage("lies outside the folder of images")
+    return root / name
+
+
+def reasons(unusable: Sequence[Unusable]) -> str:
+    """Why files cannot be used, in counts; their names stay in a list of the site's own."""
+    found = Counter(one.reason for one in unusable).most_common(5)
+    return ", ".join(f"{count} x {reason}" for reason, count in found)
+
+
+def in_memory(column: ArrayLike, size: int, name: str) -> Floats:
+    """Images held in an array (bytes from 0 to 255, or numbers from 0 to 1) as rows of pixels.
+
+    >>> in_memory(np.array([[[0, 255], [51, 0]]], np.uint8), 2, "film").round(1).tolist()
+    [[0.0, 1.0, 0.20000000298023224, 0.0]]
+    """
+    images = np.asarray(column)
+    if images.ndim < 2 or images[:1].size not in (0, size * size) or images.dtype.kind not in "uif":
+        raise DataError(
+            f"column {name!r}: expected images of {size} x {size} numbers, found an array of shape "
+            f"{images.shape} ({images.dtype}); set size in [images] to that of the images"
+        )
+    x = images.reshape(len(images), size * size)
+    if images.dtype == np.uint8:
+        return x.astype(np.float32) / np.float32(255)
+    if x.size and not (np.isfinite(x).all() and x.min() >= 0 and x.max() <= 1):
+        raise DataError(f"column {name!r}: pixels must be bytes, or numbers from 0 to 1")
+    return x.astype(np.float32)
+
+
+def of_any(column: ArrayLike, size: int, name: str) -> Floats:
+    """Images to be scored: an array, or the paths of files."""
+    given = np.asarray(column)
+    if given.dtype.kind not in "OU":
+        return in_memory(given, size, name)
+    rows = np.zeros((len(given), size * size), np.float32)
+    for i, path in enumerate(given.tolist()):
+        try:
+            rows[i] = read_image(Path(str(path)), size).pixels.ravel()
+        except BrokenImage as error:
+            raise DataError(f"{path}: {error}") from None
+    return rows

@@ -167,8 +167,7 @@ def _stream(seed: int) -> Iterator[Columns]:
 
 
 def _scaled(patients: int) -> list[int]:
-    """Table 3's sizes for another number of patients: largest remainders, at least one patient
-    each."""
+    """Table 3's sizes for another number of patients: largest remainders, at least one each."""
     exact = [size * patients / 30_000 for _, size in HOSPITALS]
     sizes = [max(1, int(size)) for size in exact]
     order = sorted(range(len(exact)), key=lambda i: int(exact[i]) - exact[i])

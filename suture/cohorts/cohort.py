@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from suture.errors import StudyError
 from suture.schema.table import Schema
 
-Columns = dict[str, NDArray[Any]]
-"""A table: a column's name and its values."""
+Columns = dict[str, NDArray[Any]]  # a table: a column's name and its values
 
 
 @dataclass(frozen=True)
 class CohortSite:
-    """One site's rows; ``test`` holds patients never trained on, where the cohort sets some
-    apart."""
+    """One site's rows; ``test`` holds patients never trained on, where there are some."""
 
     name: str
     region: str
@@ -37,8 +35,7 @@ class Cohort:
     sites: tuple[CohortSite, ...]
     description: str
     generated: bool = True
-    classes: int | tuple[str, ...] = 2
-    """How many outcomes there are, or their labels in order."""
+    classes: int | tuple[str, ...] = 2  # how many outcomes there are, or their labels in order
 
 
 def rows(table: Columns, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:

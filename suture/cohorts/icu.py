@@ -40,8 +40,7 @@ Floats = NDArray[np.float64]
 OUTCOME = "died_in_hospital"
 HOSPITALS = 152
 PATIENTS = 76_000
-INTERCEPT = -6.13
-"""Solved: 8.9 % of 760,000 generated patients (seeds 0 to 9) die."""
+INTERCEPT = -6.13  # solved: 8.9 % of 760,000 generated patients (seeds 0 to 9) die
 STATES = ("circulation", "breathing", "kidney", "liver", "infection", "consciousness")
 
 
@@ -62,10 +61,8 @@ class _Vital(NamedTuple):
     low: tuple[float, ...]
     high: tuple[float, ...]
     centre: float
-    spread: float
-    """Between patients, of what the hidden states do not explain."""
-    swing: float
-    """Typical standard deviation within a patient's day."""
+    spread: float  # between patients, of what the hidden states do not explain
+    swing: float  # typical standard deviation within a patient's day
     loads: dict[str, float]
 
 
@@ -93,12 +90,10 @@ class _Lab(NamedTuple):
     normal: tuple[float, float]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    centre: float
-    """The median; tests with ``log`` are log-normal around it."""
+    centre: float  # the median; tests with ``log`` are log-normal around it
     spread: float
     log: bool
-    ordered: float
-    """How often the test is ordered, over all hospitals."""
+    ordered: float  # how often the test is ordered, over all hospitals
     loads: dict[str, float]
 
 
@@ -216,12 +211,7 @@ def sizes(hospitals: int, patients: int) -> list[int]:
 def icu(
     seed: int, *, hospitals: int = HOSPITALS, patients: int = PATIENTS, test_fraction: float = 0.0
 ) -> Cohort:
-    """The federation. ``test_fraction`` adds fresh patients to each hospital for testing.
-
-    >>> cohort = icu(1, hospitals=3, patients=600)
-    >>> cohort.schema.width, [len(site.table["age"]) for site in cohort.sites]
-    (90, [154, 385, 61])
-    """
+    """The federation. ``test_fraction`` adds fresh patients to each hospital for testing."""
     if not 1 <= hospitals <= patients:
         found = f"{hospitals} and {patients}"
         raise StudyError(f"cohort icu: expected 1 <= hospitals <= patients, found {found}")
@@ -289,8 +279,7 @@ def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int
 def _driven(
     rng: np.random.Generator, name: str, loads: dict[str, float], by: dict[str, Floats]
 ) -> Floats:
-    """What the hidden states do to a reading: little in the healthy, much in the ill, and in some
-    patients the other way."""
+    """What the hidden states do to a reading: little in the healthy, in some the other way."""
     count = len(by[STATES[0]])
     way = np.where(rng.random(count) < OTHER_WAY.get(name, 0.0), -1.0, 1.0)
     moved: Floats = np.zeros(count)
@@ -302,8 +291,7 @@ def _driven(
 def _vitals(
     rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], table: Columns
 ) -> dict[str, Floats]:
-    """Mean, lowest, highest and variation of each sign; returns the true mean in units of its
-    spread."""
+    """Four summaries of each sign; returns the true mean in units of its spread."""
     course = {}
     for name, vital in VITALS.items():
         count = len(table["age"])
@@ -331,8 +319,7 @@ def _labs(
     general: Floats,
     table: Columns,
 ) -> dict[str, Floats]:
-    """Tests with the hospital's calibration; not every test is ordered. Returns what the body has,
-    in units of spread."""
+    """Tests that were ordered, as calibrated here; returns what the body has, by spread."""
     tests = {}
     for name, lab in LABS.items():
         part = rng.standard_normal(len(general))
@@ -356,8 +343,7 @@ def _risk(
     general: Floats,
     rng: np.random.Generator,
 ) -> Floats:
-    """Log odds of death: curves and products of hidden states, a part of the signs, and a part that
-    nothing shows."""
+    """Log odds of death: hidden states, a part of the signs, and a part that nothing shows."""
     c, b, k, v, i, n = (by[state] for state in STATES)
 
     def softly(x: Floats) -> Floats:

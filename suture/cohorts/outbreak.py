@@ -132,12 +132,7 @@ def _changed(table: Columns, fault: Fault, outcome: str, rng: np.random.Generato
 
 
 def stranger(seed: int, family: str, *, sites: int = 0) -> Cohort:
-    """A clean federation of one family, of 6 to 16 sites unless ``sites`` says how many.
-
-    >>> made = stranger(1, "gamma", sites=6)
-    >>> len(made.sites), made.name, min(len(site.table["outcome"]) for site in made.sites) >= 60
-    (6, 'gamma', True)
-    """
+    """A clean federation of one family, of 6 to 16 sites unless ``sites`` says how many."""
     if family not in FAMILIES:
         raise StudyError(f"there is no family {family!r}; expected one of {', '.join(FAMILIES)}")
     rng = np.random.default_rng([seed, 0x57_A6, FAMILIES.index(family)])
@@ -259,8 +254,7 @@ def _schema(task: str, missing: str) -> Schema:
 def _numbers(
     task: str, y: NDArray[np.int8], own: dict[str, float], rng: np.random.Generator
 ) -> Columns:
-    """Age, referral time and Ct, given the outcome and the centre's own shifts (in standard
-    deviations)."""
+    """Age, referral time and Ct, given the outcome and the centre's own shifts."""
     n, old = len(y), 4.0 if task == "prognosis" else 1.0
     age = rng.normal(31 + old * y + 15 * own["age"], 15, n)
     scale = (1.9 + 0.35 * y * (task == "diagnosis")) * np.exp(0.6 * own["referral_time"])

@@ -69,14 +69,7 @@ def held_out_rows(rows: int) -> int:
 
 
 def drawn(y: NDArray[np.generic], count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which ``count`` rows are held out: every class in proportion, what rounding leaves by the
-    largest remainder.
-
-    >>> y = np.array([0] * 6 + [1] * 4)
-    >>> chosen = drawn(y, 5, np.random.default_rng(1))
-    >>> int(chosen.sum()), int(y[chosen].sum())
-    (5, 2)
-    """
+    """Which ``count`` rows are held out: classes in proportion, the rest by largest remainder."""
     classes, sizes = np.unique(y, return_counts=True)
     exact = count * sizes / len(y)
     take = np.floor(exact).astype(int)
@@ -88,8 +81,7 @@ def drawn(y: NDArray[np.generic], count: int, rng: np.random.Generator) -> NDArr
 
 
 def split_as_printed(cohort: Cohort, split: str, seed: int) -> Cohort:
-    """The federation with its test rows set apart where ``split`` is "paper"; "hash" leaves that to
-    the study."""
+    """The federation with test rows set apart where ``split`` is "paper"."""
     one_of(cohort.name, "split", split, "hash", "paper")
     if split == "hash":
         return cohort
@@ -248,8 +240,7 @@ def _by_owner(
     y: NDArray[np.generic],
     words: str,
 ) -> Cohort:
-    """One site per owner (a person, a sensor). Every column is a number between its smallest and
-    largest value, none missing."""
+    """One site per owner (a person, a sensor). Bounds are each column's smallest and largest."""
     name, outcome, kind = called
     x = x.astype(np.float64)
     low, high = x.min(axis=0), x.max(axis=0)
@@ -326,8 +317,7 @@ SIDE = 28
 SKEW = 0.5
 """Weight of the Dirichlet distribution behind ``split = "label"``: the smaller, the more hospitals
 differ."""
-FEWEST = 20
-"""Training pictures that a hospital has at least."""
+FEWEST = 20  # training pictures that a hospital has at least
 RADIOGRAPH = Image(size=SIDE, label="Chest radiograph")
 
 

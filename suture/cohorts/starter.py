@@ -22,8 +22,7 @@ from suture.schema.table import Image
 from suture.site.images import library
 from suture.study import Study
 
-SIDE, SIZE = 128, 32
-"""Pixels of a side in the image files, and in the study."""
+SIDE, SIZE = 128, 32  # pixels of a side in the image files, and in the study
 Kind = Literal["dicom", "png", "dicom-inverted", "png-16"]
 KINDS: tuple[Kind, ...] = ("dicom", "png", "dicom-inverted", "png-16")
 """How each of the four imaging hospitals stores its images."""
@@ -161,8 +160,7 @@ def write_radiograph(
 
 
 def _dicom(picture: NDArray[np.uint8], inverted: bool, patient: str, number: int) -> Any:
-    """A digital radiograph of 12 bits with an invented person's header; the inverted one is
-    compressed (RLE)."""
+    """A digital radiograph with an invented person's header; an inverted one is compressed."""
     pydicom = library("pydicom", "writing DICOM files")
     file = pydicom.Dataset()
     file.file_meta = pydicom.dataset.FileMetaDataset()

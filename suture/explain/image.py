@@ -209,7 +209,7 @@ def _write(
 
 def _read(path: Path, size: int) -> Rows:
     try:
-        return read_image(path, size).pixels
+        return read_image(path, size)
     except BrokenImage as error:
         raise DataError(f"--image {path.name}: {error}") from None
 

@@ -69,13 +69,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a site's table, rows grouped by patient: those of patient i are
-    ``starts[i]:starts[i + 1]``."""
+    """One column; the rows of patient i are ``starts[i]:starts[i + 1]``."""
 
     name: str
     feature: Feature
-    values: Floats
-    """NaN where missing; codes for categories, 0 and 1 for flags and the outcome."""
+    values: Floats  # NaN where missing; codes for categories, 0 and 1 for flags and the outcome
     starts: Integers
 
 
@@ -88,13 +86,7 @@ def read_column(
     site: str,
     passage: Passage | None = None,
 ) -> Column:
-    """Read one declared column (a feature or the outcome), validated as for training.
-
-    >>> schema = Schema.parse({"patient": "id", "features": {"age": {"kind": "number", "low": 0, "high": 100}}})
-    >>> table = {"id": np.array([1, 1, 2]), "age": np.array([40.0, 60, 30]), "died": np.array([0, 0, 1])}
-    >>> len(read_column(table, schema, "died", "age", site="boston").starts) - 1
-    2
-    """
+    """Read one declared column (a feature or the outcome), validated as for training."""
     return read_each(source, schema, outcome, [column], site=site, passage=passage)[0]
 
 
@@ -196,13 +188,7 @@ class Tally:
 
 
 def rate_counts(column: Column, above: float | None = None) -> Tally:
-    """Count patients with the event in any row, and patients without; a patient without any value
-    counts nowhere.
-
-    >>> found = rate_counts(Column("died", Flag(), np.array([0.0, 1, 0, np.nan]), np.array([0, 2, 3, 4])))
-    >>> found.exact.tolist(), found.sensitivity
-    ([1, 1], 1)
-    """
+    """Count patients with the event in any row, and without; who has no value counts nowhere."""
     if isinstance(column.feature, Number):
         if above is None:
             raise StudyError(
@@ -225,11 +211,7 @@ def rate_counts(column: Column, above: float | None = None) -> Tally:
 
 
 def bin_edges(feature: Feature, bins: int) -> Floats:
-    """The public edges of a number's bins.
-
-    >>> bin_edges(Number(low=0, high=100), 4).tolist()
-    [0.0, 25.0, 50.0, 75.0, 100.0]
-    """
+    """The public edges of a number's bins."""
     if not isinstance(feature, Number):
         raise StudyError("only a number has bins; a category or a flag has its declared values")
     if not 2 <= bins <= 4096:
@@ -339,8 +321,7 @@ class Quantile(TypedDict):
 class Figures(TypedDict, total=False):
     """What noisy counts say: a rate, bins or quantiles, with 95 % intervals."""
 
-    rate: float | None
-    """None where the denominator is nearly all noise."""
+    rate: float | None  # None where the denominator is nearly all noise
     interval: list[float]
     level: float
     interval_with_sampling: list[float]
@@ -348,8 +329,7 @@ class Figures(TypedDict, total=False):
     patients: float
     bins: list[Bin]
     quantiles: list[Quantile]
-    plot: str
-    """The file that they were drawn to."""
+    plot: str  # the file that they were drawn to
 
 
 def rate(events: float, others: float, sd: float) -> Figures:
@@ -386,12 +366,7 @@ def rate(events: float, others: float, sd: float) -> Figures:
 
 
 def shares(counts: Floats, labels: Sequence[str], sd: float) -> list[Bin]:
-    """Each bin's noisy count, its interval, and its share of all counts; negative counts are shown
-    as 0.
-
-    >>> shares(np.array([90, -3]), ["no", "yes"], 2.0)[1]["count"]
-    0.0
-    """
+    """Each bin's noisy count, interval and share; negative counts are shown as 0."""
     shown = np.maximum(np.asarray(counts, np.float64), 0.0)
     total = float(shown.sum())
     return [
@@ -407,12 +382,7 @@ def shares(counts: Floats, labels: Sequence[str], sd: float) -> list[Bin]:
 
 
 def quantiles(counts: Floats, edges: Floats, at: Sequence[float], sd: float) -> list[Quantile]:
-    """Quantiles from a noisy histogram, with intervals that hold the exact quantile's bin.
-
-    >>> found = quantiles(np.full(10, 100), np.linspace(0, 10, 11), [0.5], 0.01)
-    >>> found[0]["value"], found[0]["interval"]
-    (5.0, [4.0, 6.0])
-    """
+    """Quantiles from a noisy histogram, with intervals that hold the exact quantile's bin."""
     cumulative = np.concatenate(([0.0], np.cumsum(np.asarray(counts, np.float64))))
     total, bins = float(cumulative[-1]), len(counts)
     # The true cumulative counts never fall: take the mean of the least increasing curve above and
@@ -528,8 +498,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Account:
-    """A study's account of releases at one site: the gate has admitted the study, and the budget is
-    in the site's ledger."""
+    """A study's account of releases at one site, after the gate has admitted the study."""
 
     ledger: Ledger
     name: str

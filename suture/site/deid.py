@@ -81,8 +81,7 @@ def open_file(path: str | os.PathLike[str] | SourceSpec) -> SourceSpec:
 def scan(
     path: str | os.PathLike[str] | SourceSpec, *, columns: Sequence[str] | None = None
 ) -> tuple[list[Finding], int]:
-    """Judge every column of a CSV, Parquet or DuckDB file; returns the findings and the number of
-    rows."""
+    """Judge every column of a file; returns the findings and the number of rows."""
     with open_table(open_file(path), list(columns or ()), site="this one") as opened:
         refuse_data_as_names(list(opened.names), opened.place)
         rows = int(one_row(opened, f"SELECT count(*) FROM {opened.relation}")[0])
@@ -128,8 +127,7 @@ def read_values(opened: Opened, column: str) -> Values:
 
 
 def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:
-    """Run a query; a failure is told in our own words, because DuckDB's message can quote the row
-    it failed on."""
+    """Run a query; DuckDB's own message is not passed on, because it can quote a row."""
     import duckdb
 
     try:
@@ -177,8 +175,7 @@ def apply(
     restricted: Sequence[str] = (),
     today: date | None = None,
 ) -> Report:
-    """Scan, then write a de-identified copy (CSV or Parquet by its ending) and return the report;
-    plain JSON, no value."""
+    """Scan, then write a de-identified copy (CSV or Parquet) and return a report without values."""
     spec = open_file(path)
     _check(out, codes, patient, secret, code_table)
     named = [*keep, *drop, *quasi, *([patient] if patient else [])]
@@ -377,8 +374,7 @@ def _put(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Report:
-    """Group sizes on SQL expressions of the quasi-identifiers; ``patient`` is the patient column's
-    expression."""
+    """Group sizes on SQL expressions of the quasi-identifiers, and of the patient column."""
     chosen = ", ".join(f"{sql} AS q{i}" for i, sql in enumerate(quasi.values()))
     names = ", ".join(f"q{i}" for i in range(len(quasi)))
     # A patient with several rows counts once for every combination of values they show.
@@ -403,14 +399,7 @@ def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Re
 def score(
     findings: Sequence[Finding], truth: Mapping[str, str], honest: Collection[str] = ()
 ) -> Report:
-    """How good a scan is, over columns whose truth is known: recall and precision of acting on a
-    column (drop or generalise), and of naming its category.
-
-    >>> found = Finding("SSN", "ssn", "", 1.0, "high", "drop")
-    >>> kept = Finding("age", None, "", 0.0, "", "keep")
-    >>> score([found, kept], {"SSN": "ssn", "age": "date"})["recall"]
-    0.5
-    """
+    """Recall and precision of acting on columns of known truth, and of naming their category."""
     acted = {f.column: f for f in findings if f.action != "keep"}
     right = [name for name in truth if name in acted]
     named = [name for name in right if acted[name].category == truth[name]]

@@ -80,20 +80,13 @@ from suture.site.images import (
     square,
 )
 
-SIDE = 512
-"""Pictures are looked at in this size; smaller ones in their own."""
-HEIGHT = 0.15
-"""How far a stroke stands out, as a share of the full range."""
-GLYPHS = 4
-"""Pieces in a line that make a text."""
+SIDE = 512  # pictures are looked at in this size; smaller ones in their own
+HEIGHT = 0.15  # how far a stroke stands out, as a share of the full range
+GLYPHS = 4  # pieces in a line that make a text
 
 
 def has_text(grey: Floats) -> bool:
-    """Whether the picture (pixels from 0 to 1) seems to have a line of text in it.
-
-    >>> has_text(np.zeros((64, 64), np.float32))
-    False
-    """
+    """Whether the picture (pixels from 0 to 1) seems to have a line of text in it."""
     picture = square(np.asarray(grey, np.float32))
     if len(picture) > SIDE:
         picture = resample(picture, SIDE)
@@ -179,20 +172,12 @@ METHOD = f"Suture {VERSION}: PS3.15 E.2 basic profile, by a list of what stays"
 
 
 def code_of(secret: bytes, kind: str, value: str) -> bytes:
-    """16 bytes that stand for a value, under the site's secret.
-
-    >>> code_of(b"k", "uid", "1.2.3") == code_of(b"k", "uid", "1.2.3") != code_of(b"l", "uid", "1.2.3")
-    True
-    """
+    """16 bytes that stand for a value, under the site's secret."""
     return hmac.new(secret, f"suture dicom {kind}:{value}".encode(), hashlib.sha256).digest()[:16]
 
 
 def new_uid(secret: bytes, uid: str) -> str:
-    """The identifier that replaces another: under 2.25, as PS3.5 B.2 gives to random ones.
-
-    >>> new_uid(b"k", "1.2.3").startswith("2.25.") and len(new_uid(b"k", "1.2.3")) <= 64
-    True
-    """
+    """The identifier that replaces another: under 2.25, as PS3.5 B.2 gives to random ones."""
     return f"2.25.{int.from_bytes(code_of(secret, 'uid', uid))}"
 
 
@@ -213,8 +198,7 @@ class ImageReport(TypedDict):
 
 
 def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
-    """A new dataset with what may stay, and a report without values; `BrokenImage` where the file
-    is no radiograph."""
+    """What may stay of a radiograph, and a report without values; `BrokenImage` for other files."""
     pydicom = library("pydicom", "de-identifying DICOM files")
     with quiet(), as_broken("has a damaged header"):
         old, stored = read_stored(path)
@@ -279,11 +263,7 @@ def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
 
 
 def _numeric(value: object) -> bool:
-    """Whether an element holds numbers and nothing else.
-
-    >>> _numeric("2.5"), _numeric([1, "2"]), _numeric("Smith"), _numeric("")
-    (True, True, False, False)
-    """
+    """Whether an element holds numbers and nothing else."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return all(_numeric(one) for one in value)
     try:
@@ -313,10 +293,8 @@ class FolderReport(TypedDict):
     private_elements_removed: int
     kept: list[str]
     burnt_in_annotation: dict[str, int]
-    text_found: list[str]
-    """Copies that seem to have text in the pixels."""
-    text_stated: list[str]
-    """Copies whose header says so."""
+    text_found: list[str]  # copies that seem to have text in the pixels
+    text_stated: list[str]  # copies whose header says so
 
 
 def deidentify_folder(
@@ -328,11 +306,7 @@ def deidentify_folder(
     keep_names: bool = False,
     names: Path | None = None,
 ) -> FolderReport:
-    """Write a de-identified copy of every radiograph, all or nothing.
-
-    With ``broken = "refuse"``, one file that is no readable radiograph stops everything, and
-    nothing is written.
-    """
+    """Write de-identified copies of all radiographs, or none; ``broken = "skip"``: of those usable."""
     if broken not in ("refuse", "skip"):
         raise StudyError(f'--broken must be "refuse" or "skip", found {broken!r}')
     if not source.exists():
@@ -385,8 +359,7 @@ def deidentify_folder(
 def _copies(
     files: Sequence[Path], root: Path, beside: Path, secret: bytes, keep_names: bool
 ) -> tuple[list[tuple[str, str, ImageReport]], list[tuple[str, str]]]:
-    """Each file's name, its copy's and its report; and the files that cannot be used, with the
-    reason."""
+    """Each file's name, its copy's and its report; and why other files cannot be used."""
     reports, refused = [], []
     for path in files:
         name = str(path.relative_to(root))
@@ -443,8 +416,7 @@ def print_dicom(found: FolderReport) -> None:
 
 # --- Secondary Captures -----------------------------------------------------------------------------------------------
 
-CLASS = "1.2.840.10008.5.1.4.1.1.7"
-"""Secondary Capture Image Storage."""
+CLASS = "1.2.840.10008.5.1.4.1.1.7"  # Secondary Capture Image Storage
 LITTLE_ENDIAN = "1.2.840.10008.1.2.1"
 PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
 STUDY = ("StudyDate", "StudyTime", "ReferringPhysicianName", "StudyID", "AccessionNumber")
@@ -454,8 +426,7 @@ WHAT = "reading or writing DICOM files"
 
 
 def patient_of(path: Path) -> str | None:
-    """The patient's identifier in a DICOM file, for the site's own lists of erased and withdrawn
-    patients."""
+    """The patient's identifier in a DICOM file, to compare with erased and withdrawn patients."""
     source = source_of(path)
     return str(source.get("PatientID") or "") or None if source is not None else None
 
@@ -483,8 +454,7 @@ def write_capture(
     comment: str,
     secret: bytes | None = None,
 ) -> None:
-    """Write rows x columns x 3 as a Secondary Capture; ``comment`` and ``series`` must not name a
-    patient."""
+    """Write rows x columns x 3 as a capture; ``comment`` and ``series`` must not name a patient."""
     if identified and (
         source is None or not source.get("StudyInstanceUID") or not source.get("PatientID")
     ):

@@ -76,19 +76,12 @@ class Place:
     """None for generated patients and in a simulation: ledger in the run folder or in memory,
     secret from the seed."""
     papers: Papers = field(default_factory=lambda: Papers(None, None))
-    edition: int = 1
-    """Raised by a person when the table's rows are new."""
-    stated: Budget | None = None
-    """The lifetime budget that the site states, if it states one."""
+    edition: int = 1  # raised by a person when the table's rows are new
+    stated: Budget | None = None  # the lifetime budget that the site states, if it states one
 
     @property
     def lifetime(self) -> Budget | None:
-        """What all studies together may spend on the site's patients: every site with a home has a
-        limit.
-
-        >>> Place("a", "", {}, None, Path("home")).lifetime == LIFETIME, Place("a", "", {}, None, None).lifetime
-        (True, None)
-        """
+        """What all studies together may spend here: every site with a home has a limit."""
         return None if self.home is None else self.stated or LIFETIME
 
 
@@ -131,8 +124,7 @@ def secret_of(place: Place, seed: int) -> bytes:
 
 
 def open_ledger(place: Place, folder: Path | None) -> Ledger:
-    """The site's own ledger; for generated patients one in the run folder, or in memory where
-    ``folder`` is None."""
+    """The site's own ledger; for generated patients one in the run folder, or in memory."""
     if place.home is not None:
         _make(place.home)
         return Ledger.open(place.home / LEDGER, place.name)
@@ -167,8 +159,7 @@ def open_lifetime(place: Place, ledger: Ledger, *, private: bool = True) -> None
 
 
 def note_skipped(home: Path, skipped: Sequence[str]) -> None:
-    """List the image files that were left out, by name, in the site's own folder: names may tell of
-    patients."""
+    """List image files that were left out in the site's own folder: names may tell of patients."""
     _make(home)
     write_whole(home / "skipped-images.txt", ("\n".join(skipped) + "\n").encode())
 
@@ -181,8 +172,7 @@ def _make(home: Path) -> None:
 
 
 def site_secret(home: Path) -> bytes:
-    """The site's secret: 32 bytes from the operating system, made once, readable by the site's user
-    only."""
+    """The site's secret: 32 bytes, made once, readable by the site's user only."""
     path = home / "secret.key"
     _make(home)
     try:
@@ -281,8 +271,7 @@ def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None
 
 
 def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Admission:
-    """Refuse, or say who passes; both are noted. Reads the charter and the consent table, and none
-    of the rows."""
+    """Refuse, or say who passes, and note it. Reads charter and consent table, but no rows."""
     charter, found = check(papers, request, _today(ledger))
     if found:
         facts = {"charter": charter and charter.digest, "why": [item.name for item in found]}
@@ -324,15 +313,13 @@ def accepted(home: Path) -> frozenset[str]:
 
 
 def passage_of(ledger: Ledger, secret: bytes, papers: Papers, study: str, site: str) -> Passage:
-    """Who passes: nobody who is erased, and where there is a consent table, only who consents today
-    by the ledger's clock."""
+    """Who passes today: nobody who is erased; with a consent table, only who consents."""
     passage = Passage(passage_key(secret), erased=erased_keys(ledger, secret))
     return consented(passage, papers, study, _today(ledger), site)
 
 
 def consented(passage: Passage, papers: Papers, study: str, today: date, site: str) -> Passage:
-    """The same passage, narrowed to those who consent to the study, where the site has a consent
-    table."""
+    """The same passage, narrowed to those who consent, where the site has a consent table."""
     if papers.consent is not None:
         passage.consenting, passage.withdrawn, passage.problems = read_consent(
             papers.consent, study=study, today=today, key=passage.key, site=site
@@ -346,11 +333,7 @@ def note_counts(ledger: Ledger, study: str, passage: Passage) -> None:
 
 
 def passage_key(secret: bytes) -> str:
-    """The key under which a site compares identifiers.
-
-    >>> passage_key(bytes(32)) == passage_key(bytes(32)), passage_key(bytes(32)) == passage_key(bytes(31) + b"x")
-    (True, False)
-    """
+    """The key under which a site compares identifiers."""
     return derive(secret, "passage").hex()
 
 
@@ -364,8 +347,7 @@ def _today(ledger: Ledger) -> date:
 def read_consent(
     spec: ConsentSpec, *, study: str, today: date, key: str, site: str
 ) -> tuple[Keys, Keys, tuple[str, ...]]:
-    """The keys of the patients who consent to the study today, of those who withdrew, and what
-    cannot be read."""
+    """The keys of who consents to the study today, of who withdrew, and what cannot be read."""
     named = [column for column in (spec.study, spec.given, spec.withdrawn) if column is not None]
     with open_table(spec, [spec.patient, *named], site=site) as opened:
         patient = sql_text(opened, spec.patient)
@@ -427,11 +409,7 @@ def _by_patient(
 
 
 def tombstone(secret: bytes, patient: str) -> str:
-    """What stands for an erased patient.
-
-    >>> len(tombstone(bytes(32), "p1")), tombstone(bytes(32), " p1 ") == tombstone(bytes(32), "p1")
-    (32, True)
-    """
+    """What stands for an erased patient."""
     return bytes(hashed([patient.strip()], passage_key(secret)).astype(">u8").tobytes()).hex()
 
 
@@ -477,9 +455,5 @@ def rows_of(source: Source, schema: Schema, patient: str, *, site: str) -> int:
 
 
 def is_held_out(patient: str, holdout: float, split_key: str) -> bool:
-    """Whether the split keeps this patient for testing, so that no model was trained on them.
-
-    >>> is_held_out("p1", 1.0, "42"), is_held_out("p1", 0.0, "42")
-    (True, False)
-    """
+    """Whether the split keeps this patient for testing, so that no model was trained on them."""
     return bool(held_out(hashed([patient.strip()], split_key), holdout)[0])

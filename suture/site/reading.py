@@ -63,12 +63,7 @@ NOBODY: Keys = np.zeros((0, 2), np.uint64)
 
 
 def hashed(identifiers: Sequence[str], key: str) -> Keys:
-    """128 bits of SHA-256("key:identifier") for each: among a million patients, two share them with
-    a chance below 1e-26.
-
-    >>> hashed(["p1"], "key").shape
-    (1, 2)
-    """
+    """128 bits of SHA-256("key:identifier"): a million patients share none, but for 1e-26."""
     prefix = hashlib.sha256(f"{key}:".encode())
     digests = bytearray()
     for identifier in identifiers:
@@ -86,12 +81,7 @@ def sql_key(text: str, key: str) -> tuple[str, str]:
 
 
 def row_keys(rows: int, key: str) -> Keys:
-    """Without a patient column each row is its own unit, known by its place: no promise to a
-    patient can rest on it.
-
-    >>> bool((row_keys(2, "key") == hashed(["0", "1"], "key")).all())
-    True
-    """
+    """Without a patient column each row is its own unit: no promise to a patient can rest on it."""
     return hashed([str(i) for i in range(rows)], key)
 
 
@@ -106,21 +96,13 @@ def first_rows(keys: Keys) -> NDArray[np.intp]:
 
 
 def distinct(keys: Keys) -> Keys:
-    """Each patient's key once, in order.
-
-    >>> distinct(np.array([[2, 1], [1, 5], [2, 1]], np.uint64)).tolist()
-    [[1, 5], [2, 1]]
-    """
+    """Each patient's key once, in order."""
     ordered = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
     return ordered[first_rows(ordered)]
 
 
 def among(keys: Keys, chosen: Keys) -> Mask:
-    """Which keys are in the list.
-
-    >>> among(hashed(["a", "b"], "k"), hashed(["b", "c"], "k")).tolist()
-    [False, True]
-    """
+    """Which keys are in the list."""
     return np.isin(_whole(keys), _whole(chosen)) if len(chosen) else np.zeros(len(keys), bool)
 
 
@@ -130,11 +112,7 @@ def _whole(keys: Keys) -> NDArray[np.bytes_]:
 
 
 def held_out(keys: Keys, holdout: float) -> Mask:
-    """Which rows belong to patients who are tested on.
-
-    >>> held_out(hashed(["p1", "p2", "p1"], "key"), 0.5).tolist()
-    [True, False, True]
-    """
+    """Which rows belong to patients who are tested on."""
     if holdout >= 1:
         return np.ones(len(keys), bool)
     tested: Mask = keys[:, 0] < np.uint64(int(holdout * 2**64))
@@ -151,8 +129,7 @@ def sql_held_out(high: str, holdout: float) -> str:
 
 @dataclass
 class Passage:
-    """One site's filter for one study. Without a consent table, everyone who is not erased may
-    pass."""
+    """One site's filter for one study. Without a consent table, all pass who are not erased."""
 
     key: str
     consenting: Keys | None = None
@@ -182,8 +159,7 @@ class Passage:
         return wanted
 
     def kept(self, found: Columns) -> Columns:
-        """The rows that may pass, of what DuckDB gave for `expressions` and for the study's own
-        columns."""
+        """The rows that may pass, of what DuckDB gave for `expressions` and other columns."""
         rows = len(next(iter(found.values())))
         in_cohort = np.asarray(found.pop("in_cohort", np.ones(rows, bool)), bool)
         keys = None
@@ -206,12 +182,7 @@ class Passage:
         return self._only(columns, in_cohort, keys)
 
     def allows(self, identifier: str) -> bool:
-        """Whether a patient whose rows come from elsewhere may be looked at: not someone who is
-        erased or withdrew.
-
-        >>> Passage("k", erased=hashed(["7"], "k")).allows("7"), Passage("k").allows("7")
-        (False, True)
-        """
+        """Whether a patient whose rows come from elsewhere may be looked at."""
         keys = hashed([identifier], self.key)
         return not (among(keys, self.erased).any() or among(keys, self.withdrawn).any())
 
@@ -237,7 +208,7 @@ class Passage:
                 self.tally["patients without consent"] = len(distinct(keys[~consents & ~withdrew]))
                 self.tally["patients who withdrew"] = len(distinct(keys[withdrew]))
                 mask &= consents
-        return columns if mask.all() else {name: column[mask] for name, column in columns.items()}
+        return columns if mask.all() else _rows(columns, mask)
 
 
 def _sql_rule(opened: Opened, rule: Sequence[Condition]) -> str:
@@ -267,8 +238,7 @@ def _holds(column: Column, condition: Condition) -> Mask:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
-NO_GROUP = "missing"
-"""The group of a test row whose cell is empty."""
+NO_GROUP = "missing"  # the group of a test row whose cell is empty
 
 
 @dataclass(frozen=True)
@@ -276,14 +246,11 @@ class Wanted:
     """What to read of a table, and how its rows are split."""
 
     schema: Schema
-    outcome: str | None
-    """None: the patients only."""
-    labels: Vocabulary
-    """The outcome's texts."""
+    outcome: str | None  # None: the patients only
+    labels: Vocabulary  # the outcome's texts
     holdout: float
     split_key: str
-    files: bool = False
-    """Whether to read the names of image files too, where there is no outcome."""
+    features: bool = False  # whether to read the features too, where there is no outcome
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout <= 1:
@@ -294,19 +261,17 @@ class Wanted:
 
     @property
     def columns(self) -> list[str]:
-        """The columns to read: all that the study names, or (to count patients) only the patient's
-        and the cohort rule's."""
+        """The columns to read: all that the study names, or those needed to count patients."""
         found = [] if self.schema.patient is None else [self.schema.patient]
         found += [condition.column for condition in self.schema.include]
         if self.outcome is not None:
             return [*found, self.outcome, *self.schema.features, *self.schema.groups]
-        return [*found, *self.schema.features] if self.files else found
+        return [*found, *self.schema.features] if self.features else found
 
 
 @dataclass(frozen=True)
 class Read:
-    """Typed columns of one table. ``keys``: 128 bits of each row's patient. ``groups``: only test
-    rows are filled."""
+    """Typed columns of one table, with the key of each row's patient."""
 
     keys: Keys
     no_patient: int
@@ -316,8 +281,7 @@ class Read:
     groups: Columns
     protected: NDArray[np.int16] | None = None
     """The code of each row's protected group, where the schema declares one."""
-    unreadable: tuple[str, ...] = ()
-    """Why some lines of the file were left out."""
+    unreadable: tuple[str, ...] = ()  # why some lines of the file were left out
 
     def only(self, mask: Mask) -> Read:
         """The same columns with some of the rows."""
@@ -338,11 +302,7 @@ def _rows(columns: Columns, mask: Mask) -> Columns:
 
 
 def check_readable(source: Source, schema: Schema, outcome: str, *, site: str) -> None:
-    """Whether the file and the study's columns are there, from the header alone: before a budget is
-    promised for nothing.
-
-    A server is not asked: its query would run.
-    """
+    """Whether the study's columns are there, before a budget is promised. No server is asked."""
     columns = Wanted(schema, outcome, Vocabulary({}), 0.0, "").columns
     if not isinstance(source, SourceSpec):
         check_columns(list(source), columns, f"site {site!r} (in memory)")
@@ -385,7 +345,7 @@ def _expressions(opened: Opened, wanted: Wanted) -> dict[str, str]:
         high, low = sql_key(patient, wanted.split_key)
         asked = {"hi": high, "lo": low, "absent": f"{patient} IS NULL"}
         tested = sql_held_out(high, wanted.holdout)
-    if outcome is not None or wanted.files:
+    if outcome is not None or wanted.features:
         for i, (name, feature) in enumerate(schema.features.items()):
             asked[f"f{i}"] = sql_typed(opened, name, feature)
     if outcome is None:
@@ -402,8 +362,7 @@ def _expressions(opened: Opened, wanted: Wanted) -> dict[str, str]:
 
 
 def _read_memory(table: Columns, wanted: Wanted) -> Read:
-    """The same typed columns from arrays, without DuckDB: a thousand small generated sites load in
-    a second."""
+    """The same columns from arrays, without DuckDB: a thousand small sites load in a second."""
     schema, key = wanted.schema, wanted.split_key
     columns = {name: table[name] for name in wanted.columns or list(table)[:1]}
     lengths = {len(column) for column in columns.values()}
@@ -417,10 +376,11 @@ def _read_memory(table: Columns, wanted: Wanted) -> Read:
         somebody = np.array([identifier is not None for identifier in identifiers], bool)
         columns = columns if somebody.all() else _rows(columns, somebody)
         keys = hashed([identifier for identifier in identifiers if identifier is not None], key)
-    absent = rows - len(keys)
+    absent, features = rows - len(keys), {}
+    if wanted.outcome is not None or wanted.features:
+        features = {name: typed(columns[name], one) for name, one in schema.features.items()}
     if wanted.outcome is None:
-        return Read(keys, absent, np.zeros(0, np.int16), {}, {})
-    features = {name: typed(columns[name], feature) for name, feature in schema.features.items()}
+        return Read(keys, absent, np.zeros(0, np.int16), features, {})
     tested, groups = held_out(keys, wanted.holdout), {}
     for name in schema.groups:
         groups[name] = np.full(len(keys), "", object)
@@ -437,8 +397,7 @@ def _read_memory(table: Columns, wanted: Wanted) -> Read:
 
 
 def encode_rows(columns: Mapping[str, ArrayLike], schema: Schema) -> NDArray[np.float32]:
-    """Raw columns by name (a dict of arrays, a DataFrame) as the encoded matrix, rows in the order
-    given.
+    """Raw columns by name (a dict of arrays, a DataFrame) as the encoded matrix, in their order.
 
     >>> schema = Schema.parse({"features": {"age": {"kind": "number", "low": 20, "high": 80, "missing": "fill"}}})
     >>> encode_rows({"age": [20, 50]}, schema).tolist()
@@ -460,39 +419,18 @@ def encode_rows(columns: Mapping[str, ArrayLike], schema: Schema) -> NDArray[np.
 def patient_rows(
     source: Source, schema: Schema, patient: str, *, site: str, passage: Passage | None = None
 ) -> NDArray[np.float32]:
-    """The encoded rows of one patient, in the table's order; ``passage`` keeps back patients who
-    are erased or withdrew.
-
-    >>> table = {"id": np.array([7, 8]), "age": np.array([20.0, 50.0])}
-    >>> age = {"kind": "number", "low": 20, "high": 80, "missing": "fill"}
-    >>> patient_rows(table, Schema.parse({"patient": "id", "features": {"age": age}}), "8", site="boston").tolist()
-    [[0.0]]
-    """
+    """The encoded rows of one patient, in the table's order, if the patient may pass."""
     if schema.patient is None:
         raise DataError(
             f"site {site!r}: the schema declares no patient column, so no patient can be looked up"
         )
-    needed = [schema.patient, *schema.features]
-    if isinstance(source, SourceSpec):
-        needed += [condition.column for condition in schema.include] if passage else []
-        with open_table(source, [*dict.fromkeys(needed)], site=site) as opened:
-            wanted = {"patient": sql_text(opened, schema.patient)}
-            for i, (name, feature) in enumerate(schema.features.items()):
-                wanted[f"f{i}"] = sql_typed(opened, name, feature)
-            wanted |= passage.expressions(opened, schema) if passage else {}
-            found = opened.select(wanted)
-        found = passage.kept(found) if passage else found
-        identifiers = found["patient"]
-        features = {name: found[f"f{i}"] for i, name in enumerate(schema.features)}
-    else:
-        check_columns(list(source), needed, f"site {site!r} (in memory)")
-        table: Mapping[str, Column] = passage.kept_in_memory(source, schema) if passage else source
-        identifiers, declared = np.asanyarray(table[schema.patient]), schema.features.items()
-        features = {name: typed(np.asanyarray(table[name]), feature) for name, feature in declared}
-    chosen = np.array([identifier == patient for identifier in texts(identifiers)], bool)
+    schema = schema if passage else schema.model_copy(update={"include": ()})
+    wanted = Wanted(schema, None, Vocabulary({}), 0.0, "lookup", features=True)
+    read = read_columns(source, wanted, site, passage)
+    chosen = among(read.keys, hashed([patient], wanted.split_key))
     if not chosen.any():
         raise DataError(
             f"site {site!r}: no row with this identifier that may be used, in column "
             f"{schema.patient!r}; check --patient"
         )
-    return encode(_rows(features, chosen), schema, None, Counts())
+    return encode(_rows(read.features, chosen), schema, None, Counts())

@@ -107,22 +107,13 @@ class SourceSpec(BaseModel):
         return "sql" if self.path is None else _KINDS[Path(self.path).suffix.lower()]
 
     def under(self, folder: Path) -> Self:
-        """The same source with its path seen from a folder (that of the study file).
-
-        >>> SourceSpec(path="boston.csv").under(Path("studies")).path
-        'studies/boston.csv'
-        """
+        """The same source with its path seen from a folder (that of the study file)."""
         if self.path is None:
             return self
         return self.model_copy(update={"path": str(Path(folder) / self.path)})
 
     def without_password(self) -> Self:
-        """The same place with no password in it, for anything that is written down.
-
-        >>> spec = SourceSpec(url="postgresql://reader:secret@db.example/ward", query="SELECT * FROM stays")
-        >>> spec.without_password().url
-        'postgresql://reader@db.example/ward'
-        """
+        """The same place with no password in it, for anything that is written down."""
         parts = urlsplit(self.url or "")
         if parts.password is None:
             return self
@@ -139,11 +130,7 @@ class SourceSpec(BaseModel):
 
 
 class ConsentSpec(SourceSpec):
-    """What ``consent = ...`` of a site says: where the table is, and which column is which.
-
-    >>> ConsentSpec.model_validate({"path": "consent.csv", "patient": "id", "from": "given"}).given
-    'given'
-    """
+    """What ``consent = ...`` of a site says: where the table is, and which column is which."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -161,11 +148,7 @@ Source: TypeAlias = SourceSpec | Mapping[str, Column]
 
 
 def source_of(value: Source | str | os.PathLike[str]) -> Source:
-    """A source from a path, or the source itself.
-
-    >>> source_of("boston.parquet").kind
-    'parquet'
-    """
+    """A source from a path, or the source itself."""
     if not isinstance(value, str | os.PathLike):
         return value
     try:
@@ -176,8 +159,7 @@ def source_of(value: Source | str | os.PathLike[str]) -> Source:
 
 @dataclass(frozen=True)
 class Opened:
-    """A table that is open for one reading: each column's SQL name and DuckDB type, and what to
-    select from."""
+    """A table that is open for one reading: its columns' SQL names and DuckDB types."""
 
     spec: SourceSpec
     place: str
@@ -272,8 +254,7 @@ _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """A connection for one reading, on the process's one empty in-memory database (a new database
-    takes 10 ms)."""
+    """A connection to the process's one empty in-memory database (a new one takes 10 ms)."""
     import duckdb
 
     database = _databases.get(os.getpid())  # by process: DuckDB's threads do not survive a fork
@@ -387,8 +368,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
 
 @contextmanager
 def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator[Opened]:
-    """Send the query, narrowed to the wanted columns; DuckDB reads the Arrow batches of the
-    answer."""
+    """Send the query, narrowed to the wanted columns; DuckDB reads the answer's Arrow batches."""
     driver = _driver(spec)
     query = (spec.query or "").strip().rstrip(";")
     try:

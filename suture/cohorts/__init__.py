@@ -38,11 +38,7 @@ COHORTS = _Builders({
 
 
 def takes(name: str, option: str) -> bool:
-    """Whether a federation has this option; False also for a federation that is not known.
-
-    >>> takes("cardio", "test_fraction"), takes("cardio", "colour")
-    (True, False)
-    """
+    """Whether a federation has this option; False also for a federation that is not known."""
     return name in COHORTS and option in inspect.signature(COHORTS[name]).parameters
 
 

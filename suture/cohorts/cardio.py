@@ -213,9 +213,6 @@ def cardio(
     ``patients`` other than 30,000 scales the hospitals in proportion. ``test_fraction`` adds fresh
     patients to each site for testing (that share of its training patients), so that the training
     sizes stay those of the paper.
-
-    >>> [(site.name, len(site.table["age"])) for site in cardio(1).sites][:2]
-    [('young-clinic', 13130), ('cardiology', 4730)]
     """
     one_of("cardio", "split", split, "specialised", "iid")
     within("cardio", "test_fraction", test_fraction, 0, 10)

@@ -51,24 +51,14 @@ def site_of(name: str, region: str, table: Columns, size: int) -> CohortSite:
 
 
 def one_of(cohort: str, option: str, value: str, *choices: str) -> None:
-    """Refuse an option that is none of the choices.
-
-    >>> one_of("cardio", "split", "random", "specialised", "iid")
-    Traceback (most recent call last):
-    suture.errors.StudyError: cohort cardio: split must be "specialised" or "iid", found 'random'
-    """
+    """Refuse an option that is none of the choices."""
     if value not in choices:
         expected = " or ".join(f'"{choice}"' for choice in choices)
         raise StudyError(f"cohort {cohort}: {option} must be {expected}, found {value!r}")
 
 
 def within(cohort: str, option: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a number outside its limits.
-
-    >>> within("icu", "test_fraction", 11, 0, 10)
-    Traceback (most recent call last):
-    suture.errors.StudyError: cohort icu: test_fraction must be from 0 to 10, found 11
-    """
+    """Refuse a number outside its limits."""
     if not low <= value <= high:
         limits = f"at least {low:,}" if high == math.inf else f"from {low:,} to {high:,}"
         raise StudyError(f"cohort {cohort}: {option} must be {limits}, found {value}")

@@ -82,14 +82,7 @@ class Fault:
 
 
 def plant(cohort: Cohort, faults: tuple[Fault, ...], seed: int) -> Cohort:
-    """A copy of the federation with faults in it, in training and test rows alike.
-
-    >>> from suture.cohorts.cardio import cardio
-    >>> clean = cardio(1, patients=300)
-    >>> ill = plant(clean, (Fault("geriatric", "cholesterol", "unit", 1 / 38.67),), 1)
-    >>> bool(ill.sites[4].table["cholesterol"].max() < 10 < clean.sites[4].table["cholesterol"].min())
-    True
-    """
+    """A copy of the federation with faults in it, in training and test rows alike."""
     for fault in faults:
         if fault.kind not in KINDS or fault.site not in {site.name for site in cohort.sites}:
             raise StudyError(
@@ -301,9 +294,6 @@ def outbreak(
     With ``test_fraction`` fresh patients are drawn for testing and everybody printed is trained on;
     with ``split = "paper"`` (and ``test_fraction = 0``) test patients are taken out of those
     printed, as the paper does.
-
-    >>> [(site.name, len(site.table["age"])) for site in outbreak(1).sites][:2]
-    [('Donka', 1975), ('Guéckédou', 1517)]
     """
     one_of("outbreak", "task", task, *FAULTS)
     one_of("outbreak", "faults", faults, "planted", "none")

@@ -339,10 +339,6 @@ def radiographs(
 ) -> Cohort:
     """The federation: ``images`` training pictures of ``size`` x ``size`` at each hospital, test
     pictures beside them.
-
-    >>> site = radiographs(1, hospitals=1, images=16, size=16).sites[0]
-    >>> site.table["image"].shape, site.table["image"].dtype, len(set(site.table["patient_id"].tolist()))
-    ((16, 16, 16), dtype('uint8'), 14)
     """
     _check(hospitals, images, size, test_fraction)
     members = []
@@ -380,10 +376,6 @@ def truth(
     its table.
 
     Give the same seed and sizes as for the cohort; masks are drawn anew from the same numbers.
-
-    >>> known = truth(1, 0, test=False, images=16, size=16)
-    >>> known.masks.regions.shape, bool((known.masks.lesions.any(axis=(1, 2)) <= known.lesion).all())
-    ((16, 16, 16), True)
     """
     _check(hospital + 1, images, size, test_fraction)
     people = _people(seed, hospital, int(test), round(test_fraction * images) if test else images)

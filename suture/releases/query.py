@@ -77,19 +77,6 @@ class Column:
     starts: Integers
 
 
-def read_column(
-    source: Source,
-    schema: Schema,
-    outcome: str,
-    column: str,
-    *,
-    site: str,
-    passage: Passage | None = None,
-) -> Column:
-    """Read one declared column (a feature or the outcome), validated as for training."""
-    return read_each(source, schema, outcome, [column], site=site, passage=passage)[0]
-
-
 def read_each(
     source: Source,
     schema: Schema,
@@ -99,7 +86,7 @@ def read_each(
     site: str,
     passage: Passage | None = None,
 ) -> list[Column]:
-    """Read several declared columns in one pass.
+    """Read declared columns (features or the outcome), validated as for training, in one pass.
 
     Nothing is refused because of what the rows hold: a refusal would be a release of its own.
     Values that the schema does not declare count as missing and are noted in the site's own log.
@@ -167,12 +154,6 @@ class Tally:
     sensitivity: float
     contribution: str
 
-    @property
-    def exact(self) -> Integers:
-        """The exact counts: for tests at the site, never shown."""
-        flat = self.cells.ravel()
-        return np.bincount(flat[flat >= 0], minlength=len(self.labels)).astype(np.int64)
-
     def table(self) -> Patients:
         """The cells as rows grouped by patient, as the door takes them."""
         x = self.cells.astype(np.float32)  # exact up to 2^24 cells
@@ -222,10 +203,6 @@ def bin_edges(feature: Feature, bins: int) -> Floats:
 def histogram_counts(column: Column, bins: int = 10, cap: int | None = None) -> Tally:
     """Count patients by bin: a number by the mean of the patient's rows, others by the patient's
     most common value. With ``cap``, count rows, at most ``cap`` per patient.
-
-    >>> age = Column("age", Number(low=0, high=100), np.array([10.0, 30, 90]), np.array([0, 2, 3]))
-    >>> histogram_counts(age, 2).exact.tolist(), histogram_counts(age, 2, cap=5).exact.tolist()
-    ([1, 1], [2, 1])
     """
     feature, sizes = column.feature, np.diff(column.starts)
     labels = feature.values if isinstance(feature, Category) else ("no", "yes")
@@ -259,11 +236,6 @@ def joint_histograms(columns: Sequence[Column], bins: int) -> Tally:
 
     Each of m histograms moves in one bin by at most one, so the L2 sensitivity of all of them
     together is sqrt(m).
-
-    >>> ages = Column("age", Number(low=0, high=100), np.array([10.0, 90]), np.array([0, 1, 2]))
-    >>> found = joint_histograms([ages, ages], 2)
-    >>> found.exact.tolist(), round(found.sensitivity, 3)
-    ([1, 1, 1, 1], 1.414)
     """
     parts = [histogram_counts(column, bins) for column in columns]
     named = zip(columns, parts, strict=True)
@@ -337,10 +309,6 @@ def rate(events: float, others: float, sd: float) -> Figures:
 
     Fieller's interval: r is kept when events (1 - r) - others r is within z standard deviations of
     0. It holds at any size, also where the denominator is nearly all noise (then it is 0 to 1).
-
-    >>> found = rate(48, 3952, 4.0)
-    >>> round(found["rate"], 4), [round(x, 4) for x in found["interval"]]
-    (0.012, [0.0101, 0.0139])
     """
     total = events + others
     share = min(1.0, max(0.0, events / total)) if total > 0 else None
@@ -569,13 +537,14 @@ def release(
     place, schema = _place(study, base or Path(), site)
     with open_account(study, place, schema, delta=delta, budget=budget) as account:
         passage, promise = account.passage, account.budget
-        read = read_column(place.source, schema, study.outcome, column, site=site, passage=passage)
+        asked = [column]
+        (read,) = read_each(place.source, schema, study.outcome, asked, site=site, passage=passage)
         tally = question.count(read)
         multiplier = noise_for(epsilon, promise.delta, 1.0, 1, promise.accountant)
         above, bins, cap = question.above, question.size, question.cap
         what = f"{kind} of {column!r}, above={above!r}, bins={bins}, cap={cap!r}"
-        asked = (kind, column, above, bins, cap)
-        noisy = account.release(tally, counting(tally, multiplier, mechanism), asked, what)
+        about = (kind, column, above, bins, cap)
+        noisy = account.release(tally, counting(tally, multiplier, mechanism), about, what)
         spent, together = account.ledger.spent(account.name), account.ledger.spent_in_all()
         return {
             "kind": kind,

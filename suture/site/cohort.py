@@ -108,11 +108,6 @@ def count_training_patients(
     Where broken image files are skipped, each file is tried too, because only a row with a usable
     file passes. Only for generated patients, simulations and studies without privacy: elsewhere
     sizes are declared, and nothing is counted.
-
-    >>> ids = {"id": np.array([7, 7, 8, 9])}
-    >>> schema = Schema.parse({"patient": "id", "features": {"smoker": {"kind": "flag"}}})
-    >>> count_training_patients(ids, schema, site="boston", holdout=0.0, split_key="k")
-    3
     """
     source, images, size = source_of(source), images or ImageFiles(), schema.image_size
     tried = size is not None and images.broken == "skip" and isinstance(source, SourceSpec)

@@ -145,14 +145,6 @@ def open_lifetime(place: Place, ledger: Ledger, *, private: bool = True) -> None
     The default is recorded with the first promise of privacy, where nothing is recorded yet: it
     does not replace what the site said earlier, and a study that promises nothing does not record
     it.
-
-    >>> place, ledger = Place("a", "", {}, None, Path("home")), Ledger.open(None, "a")
-    >>> open_lifetime(place, ledger, private=False)
-    >>> ledger.lifetime is None
-    True
-    >>> open_lifetime(place, ledger)
-    >>> ledger.lifetime == LIFETIME
-    True
     """
     if place.lifetime is not None and (place.stated or (private and ledger.lifetime is None)):
         ledger.open_lifetime(place.lifetime)
@@ -298,9 +290,6 @@ def accepted(home: Path) -> frozenset[str]:
     """The digests of the studies that a person at the site has accepted (``suture site accept``).
 
     A file that is no study accepts nothing: what cannot be read approves of nothing.
-
-    >>> accepted(Path("nowhere"))
-    frozenset()
     """
     found = set()
     for path in sorted((home / STUDIES).glob("*.toml")):

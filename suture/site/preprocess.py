@@ -44,11 +44,7 @@ class Vocabulary:
     fold: bool = False  # whether case is ignored
 
     def code(self, text: str | None) -> int:
-        """The code of one text.
-
-        >>> BINARY.code(" Yes "), BINARY.code("0.0"), BINARY.code(""), BINARY.code("maybe")
-        (1, 0, -1, -2)
-        """
+        """The code of one text."""
         if text is None or not text.strip():
             return MISSING
         text = whole(text.strip())
@@ -82,11 +78,7 @@ def vocabulary_of(feature: Category | Flag) -> Vocabulary:
 
 
 def outcome_vocabulary(classes: int | tuple[str, ...]) -> Vocabulary:
-    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, or the given labels.
-
-    >>> outcome_vocabulary(3).codes, outcome_vocabulary(("home", "ward")).codes
-    ({'0': 0, '1': 1, '2': 2}, {'home': 0, 'ward': 1})
-    """
+    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, or the given labels."""
     if classes == 2:
         return BINARY
     labels = map(str, range(classes)) if isinstance(classes, int) else map(whole, classes)

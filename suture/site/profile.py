@@ -94,13 +94,7 @@ def take(
     classes: int,
     clip: bool,
 ) -> Profile:
-    """The exact profile of typed columns by patient; ``clip`` keeps numbers to their bounds.
-
-    >>> schema = Schema(features={"age": Number(low=0, high=100)})
-    >>> found = take({"age": np.array([50.0, 100, np.nan])}, np.array([0, 1, 1]), np.arange(4), schema, 2, True)
-    >>> found.patients.tolist(), found.recorded.tolist(), found.total.tolist()
-    ([1.0, 2.0], [[1.0, 1.0]], [[0.0, 1.0]])
-    """
+    """The exact profile of typed columns by patient; ``clip`` keeps numbers to their bounds."""
     sizes = np.diff(starts)
     weight = np.repeat(1.0 / np.maximum(sizes, 1), sizes)
 

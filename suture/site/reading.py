@@ -397,12 +397,7 @@ def _read_memory(table: Columns, wanted: Wanted) -> Read:
 
 
 def encode_rows(columns: Mapping[str, ArrayLike], schema: Schema) -> NDArray[np.float32]:
-    """Raw columns by name (a dict of arrays, a DataFrame) as the encoded matrix, in their order.
-
-    >>> schema = Schema.parse({"features": {"age": {"kind": "number", "low": 20, "high": 80, "missing": "fill"}}})
-    >>> encode_rows({"age": [20, 50]}, schema).tolist()
-    [[-1.0], [0.0]]
-    """
+    """Raw columns by name (a dict of arrays, a DataFrame) as the encoded matrix, in their order."""
     check_columns(list(columns), list(schema.features), "the rows to score")
     if schema.image is not None and schema.image_size is not None:
         return of_any(columns[schema.image], schema.image_size, schema.image)

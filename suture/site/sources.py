@@ -190,13 +190,7 @@ class Opened:
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str], place: str) -> None:
-    """All wanted columns that are not there, in one error, each with the closest names that are.
-
-    >>> check_columns(["patient_id", "Age"], ["patient_id", "age"], "site 'boston' (boston.csv)")
-    Traceback (most recent call last):
-    suture.errors.DataError: site 'boston' (boston.csv): column 'age' is missing (did you mean 'Age'?). \
-Columns found: patient_id, Age
-    """
+    """All wanted columns that are not there, in one error, each with the closest names that are."""
     absent = [name for name in dict.fromkeys(wanted) if name not in found]
     if not absent:
         return

@@ -10,6 +10,7 @@ from typing import Any
 from suture.cohorts.cohort import Cohort
 from suture.errors import StudyError
 
+__all__ = ["COHORTS", "Cohort", "load", "takes"]
 Builder = Callable[..., Cohort]
 
 

@@ -59,8 +59,7 @@ PRESSURE_CORRELATION = 0.6
 CHOLESTEROL = (225.0, 45.0)
 SMOKER = DIABETIC = 0.512
 THRESHOLD = 5.448
-"""The 82.9 % quantile of `risk_points` over 20 million generated patients (seed 0; standard error
-0.0006)."""
+"""The 82.9 % quantile of `risk_points` over 20 million patients (seed 0; standard error 0.0006)."""
 
 HOSPITALS = (
     ("young-clinic", 13_130),
@@ -84,8 +83,7 @@ SCHEMA = Schema(
         "diabetic": Flag(label="Diabetic"),
     },
 )
-"""Six encoded inputs, as the paper's network has. Bounds are the generator's limits, so nothing is
-ever clipped."""
+"""Six encoded inputs, as in the paper. Bounds are the generator's limits: nothing is clipped."""
 
 OUTCOME = "high_risk"
 _BATCH = 8192

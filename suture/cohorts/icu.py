@@ -49,8 +49,7 @@ OTHER_WAY = {
     "respiratory_rate": 0.15, "sodium": 0.5, "potassium": 0.3, "glucose": 0.2, "white_cells": 0.35, "ph": 0.35,
     "bicarbonate": 0.2,
 }  # fmt: skip
-"""The share of patients in whom illness drives a reading the other way (slow pulse, low
-temperature, few white cells)."""
+"""The share of patients in whom illness drives a reading the other way (a slow pulse)."""
 
 
 class _Vital(NamedTuple):
@@ -176,8 +175,7 @@ def _schema() -> Schema:
 
 
 SCHEMA = _schema()
-"""90 encoded inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests and their absence,
-19 of unit and hospital."""
+"""90 inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests, 19 of unit and hospital."""
 
 
 class _Hospital(NamedTuple):

@@ -67,8 +67,7 @@ KINDS = ("scale", "offset", "unit", "positives_only", "never", "permuted", "flip
 FAMILIES = ("gamma", "heavy", "mixture", "flags", "correlated")
 OUTCOME = "outcome"
 LEVEL = 20.0
-"""Numbers of `stranger` are around this, with a deviation near 4, so that a factor is a change of
-unit and not of sign."""
+"""Numbers of `stranger` are around this (deviation near 4): a factor cannot change the sign."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ keep its patients.
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +52,7 @@ from suture.cohorts.radiographs import LOOKS, in_bytes, scanned
 from suture.errors import DataError, StudyError
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.site.eicu import LABS, VITALS, stays
-from suture.site.eicu import data_folder as eicu_folder
+from suture.site.eicu import data_folder as real_data
 
 SHARE, FLOOR, LARGE_ENOUGH = 0.33, 100, 133
 
@@ -145,15 +144,7 @@ ACTIVITIES = (
 
 def data_folder(name: str) -> Path:
     """The folder of a data set, or a `DataError` that says how to get it."""
-    given = os.environ.get("SUTURE_DATA")
-    root = Path(given) if given else Path(__file__).parents[2].parent / "shared" / "data"
-    folder = root / name
-    if not folder.is_dir():
-        raise DataError(
-            f"the data set {name!r} is not in {root}; put it there, or set SUTURE_DATA to the "
-            f"folder that holds {name}/. It is: {DOWNLOADS[name]}"
-        )
-    return folder
+    return real_data(name, DOWNLOADS[name])
 
 
 def heart(
@@ -199,8 +190,7 @@ def _number(text: str) -> float:
 
 
 def har(seed: int, *, activities: int = 6, split: str = "hash") -> Cohort:
-    """Activity from a smartphone's sensors, 30 people, each a site; the 6 basic activities or all
-    12 (HAPT).
+    """Activity from a smartphone's sensors, 30 people, each a site; 6 or all 12 activities (HAPT).
 
     Bounds are the columns' smallest and largest values: the table is public, and no promise is made
     about it. A window is its own unit, and neighbouring windows overlap by half, so a random split
@@ -219,8 +209,7 @@ def har(seed: int, *, activities: int = 6, split: str = "hash") -> Cohort:
 
 
 def vsn(seed: int, *, split: str = "hash") -> Cohort:
-    """Vehicles told apart by the acoustic and seismic sensors that they pass (Duarte and Hu 2004),
-    each sensor a site.
+    """Vehicles, told apart by acoustic and seismic sensors (Duarte and Hu 2004), each a site.
 
     The columns are standardised per sensor already. Some sensors have fewer than ten rows.
     """
@@ -284,14 +273,13 @@ EICU = _eicu_schema()
 def eicu(
     seed: int, *, folder: str = "eicu_demo", least: int = 5, test_fraction: float = 0.0
 ) -> Cohort:
-    """The hospitals with at least ``least`` patients. ``seed`` is not used: the patients are who
-    they are.
+    """The hospitals with at least ``least`` patients. ``seed`` is not used.
 
     With ``test_fraction`` that share of each hospital's patients is set apart by
     `evaluation.holdout`'s hash, not here: real patients are never generated afresh.
     """
     within("eicu", "least", least, 1)
-    table = stays(eicu_folder(folder))
+    table = stays(real_data(folder))
     names = table.pop("hospital").astype(str)
     hospitals, counts = np.unique(names, return_counts=True)
     members = []
@@ -315,8 +303,7 @@ SPLITS = {
 }
 SIDE = 28
 SKEW = 0.5
-"""Weight of the Dirichlet distribution behind ``split = "label"``: the smaller, the more hospitals
-differ."""
+"""Weight of the Dirichlet behind ``split = "label"``: the smaller, the more hospitals differ."""
 FEWEST = 20  # training pictures that a hospital has at least
 RADIOGRAPH = Image(size=SIDE, label="Chest radiograph")
 
@@ -355,8 +342,7 @@ def pneumonia(seed: int, *, hospitals: int = 10, split: str = "iid", part: str =
 
 
 def public_images(size: int) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """The training and validation parts as public pictures of ``size`` x ``size`` within 0..1, to
-    start networks from.
+    """The training and validation parts, scaled to ``size``, to start networks from.
 
     Bilinear, because 28 pixels do not divide evenly into other sizes.
     """

@@ -66,8 +66,7 @@ FINDINGS = ("pneumonia", "oedema", "fracture")
 """The three kinds of abnormal that the paper names (section 4.1)."""
 FINDING_SHARES = (0.5, 0.3, 0.2)
 CONTRAST = ((0.10, 0.32), (0.06, 0.22), (0.20, 0.55))
-"""For each finding, how much brighter than the lung it is, from the slightest to the most severe
-(full range = 1)."""
+"""How much brighter than the lung each finding is, from slightest to most severe (full range 1)."""
 ZONES = ("upper zone", "middle zone", "lower zone")
 REGIONS = (
     *(f"right {zone}" for zone in ZONES),
@@ -79,7 +78,6 @@ REGIONS = (
 )
 """What a pixel of `Masks.regions` can be, in the order of its code."""
 MARKER = (0.05, 0.17)  # the tag's square, top left, as shares of the picture's side
-_WAVES = 5  # side of the coarse grid of random numbers behind a smooth field
 
 
 class Look(NamedTuple):

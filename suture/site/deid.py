@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 SAMPLE = 2000
 
 
-def open_file(path: str | os.PathLike[str] | SourceSpec) -> SourceSpec:
+def open_file(path: str | os.PathLike[str]) -> SourceSpec:
     """The file to de-identify."""
     spec = source_of(path)
     if not isinstance(spec, SourceSpec) or spec.kind == "sql":
@@ -78,17 +78,14 @@ def open_file(path: str | os.PathLike[str] | SourceSpec) -> SourceSpec:
     return spec
 
 
-def scan(
-    path: str | os.PathLike[str] | SourceSpec, *, columns: Sequence[str] | None = None
-) -> tuple[list[Finding], int]:
+def scan(path: str | os.PathLike[str]) -> tuple[list[Finding], int]:
     """Judge every column of a file; returns the findings and the number of rows."""
-    with open_table(open_file(path), list(columns or ()), site="this one") as opened:
+    with open_table(open_file(path), [], site="this one") as opened:
         refuse_data_as_names(list(opened.names), opened.place)
         rows = int(one_row(opened, f"SELECT count(*) FROM {opened.relation}")[0])
         if not rows:
             raise DataError(f"{opened.place}: the table has no rows")
-        wanted = list(columns) if columns else list(opened.names)
-        return [judge(name, read_values(opened, name)) for name in wanted], rows
+        return [judge(name, read_values(opened, name)) for name in opened.names], rows
 
 
 def read_values(opened: Opened, column: str) -> Values:

@@ -67,29 +67,18 @@ from scipy import ndimage
 
 from suture.errors import DataError, StudyError
 from suture.privacy.software import VERSION
-from suture.site.images import (
-    BrokenImage,
-    Floats,
-    Header,
-    as_broken,
-    grey_of,
-    library,
-    quiet,
-    read_stored,
-    resample,
-    square,
-)
+from suture.site import images
 
 SIDE = 512  # pictures are looked at in this size; smaller ones in their own
 HEIGHT = 0.15  # how far a stroke stands out, as a share of the full range
 GLYPHS = 4  # pieces in a line that make a text
 
 
-def has_text(grey: Floats) -> bool:
+def has_text(grey: images.Floats) -> bool:
     """Whether the picture (pixels from 0 to 1) seems to have a line of text in it."""
-    picture = square(np.asarray(grey, np.float32))
+    picture = images.square(np.asarray(grey, np.float32))
     if len(picture) > SIDE:
-        picture = resample(picture, SIDE)
+        picture = images.resample(picture, SIDE)
     side = len(picture)
     width = max(3, round(0.025 * side)) | 1  # wider than a stroke, narrower than a rib
     bright = picture - ndimage.grey_opening(picture, (width, width))
@@ -126,40 +115,32 @@ KEPT = (
     "PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing", "PixelPaddingValue",
     "WindowCenter", "WindowWidth", "RescaleIntercept", "RescaleSlope", "PixelIntensityRelationshipSign",
 )  # fmt: skip
-"""Numbers that are needed to show the pixels and tell of no person; anything in them that is not a
-number is dropped."""
+"""Numbers that show the pixels and tell of no person; what is not a number is dropped."""
 
 
-def _terms(text: str) -> frozenset[str]:
-    return frozenset(text.split(", "))
-
-
-TERMS: dict[str, frozenset[str]] = {
-    "Modality": _terms("CR, DX, DR, RG, RF, XA, MG, PX, IO, CT, MR, PT, NM, US, OT, SC"),
-    "ImageType": _terms("ORIGINAL, DERIVED, PRIMARY, SECONDARY"),
-    "PhotometricInterpretation": _terms("MONOCHROME1, MONOCHROME2"),
-    "PresentationIntentType": _terms("FOR PRESENTATION, FOR PROCESSING"),
-    "ConversionType": _terms("DV, DI, DF, WSD, SD, SI, DRW, SYN"),
-    "BodyPartExamined": _terms(
+TERMS = {
+    "Modality": "CR, DX, DR, RG, RF, XA, MG, PX, IO, CT, MR, PT, NM, US, OT, SC",
+    "ImageType": "ORIGINAL, DERIVED, PRIMARY, SECONDARY",
+    "PhotometricInterpretation": "MONOCHROME1, MONOCHROME2",
+    "PresentationIntentType": "FOR PRESENTATION, FOR PROCESSING",
+    "ConversionType": "DV, DI, DF, WSD, SD, SI, DRW, SYN",
+    "BodyPartExamined": (
         "ABDOMEN, ANKLE, ARM, BREAST, CHEST, CSPINE, ELBOW, EXTREMITY, FINGER, FOOT, HAND, HEAD, "
         "HIP, KNEE, LEG, LSPINE, NECK, PELVIS, RIB, SHOULDER, SKULL, SPINE, TSPINE, WRIST"
     ),
-    "ViewPosition": _terms("AP, PA, LL, RL, RLD, LLD, RLO, LLO"),
-    "Laterality": _terms("L, R, U, B"),
-    "ImageLaterality": _terms("L, R, U, B"),
-    "PatientOrientation": _terms(
-        "A, P, L, R, H, F, AL, AR, PL, PR, AH, AF, PH, PF, LH, LF, RH, RF"
-    ),
-    "PresentationLUTShape": _terms("IDENTITY, INVERSE"),
-    "PixelIntensityRelationship": _terms("LIN, LOG"),
-    "RescaleType": _terms("US, HU, OD"),
-    "VOILUTFunction": _terms("LINEAR, LINEAR_EXACT, SIGMOID"),
-    "LossyImageCompression": _terms("00, 01"),
-    "LossyImageCompressionMethod": _terms("ISO_10918_1, ISO_14495_1, ISO_15444_1, ISO_13818_2"),
-    "BurnedInAnnotation": _terms("YES, NO"),
+    "ViewPosition": "AP, PA, LL, RL, RLD, LLD, RLO, LLO",
+    "Laterality": "L, R, U, B",
+    "ImageLaterality": "L, R, U, B",
+    "PatientOrientation": "A, P, L, R, H, F, AL, AR, PL, PR, AH, AF, PH, PF, LH, LF, RH, RF",
+    "PresentationLUTShape": "IDENTITY, INVERSE",
+    "PixelIntensityRelationship": "LIN, LOG",
+    "RescaleType": "US, HU, OD",
+    "VOILUTFunction": "LINEAR, LINEAR_EXACT, SIGMOID",
+    "LossyImageCompression": "00, 01",
+    "LossyImageCompressionMethod": "ISO_10918_1, ISO_14495_1, ISO_15444_1, ISO_13818_2",
+    "BurnedInAnnotation": "YES, NO",
 }
-"""Coded texts: kept where they are one of these, dropped otherwise (a technician may have typed a
-name)."""
+"""Coded texts that may stay; others are dropped (a technician may have typed a name)."""
 TABLES = ("ModalityLUTSequence", "VOILUTSequence")
 """Lookup tables: rebuilt from their numbers alone, without their explanations."""
 REPLACED = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
@@ -181,7 +162,7 @@ def new_uid(secret: bytes, uid: str) -> str:
     return f"2.25.{int.from_bytes(code_of(secret, 'uid', uid))}"
 
 
-def patient_code(secret: bytes, header: Header) -> str:
+def patient_code(secret: bytes, header: images.Header) -> str:
     """What stands for the patient of a file: the same in every copy made under the same secret."""
     patient = f"{header.get('PatientID', '')}\0{header.get('IssuerOfPatientID', '')}"
     return code_of(secret, "patient", patient).hex()
@@ -197,11 +178,11 @@ class ImageReport(TypedDict):
     text_found: bool
 
 
-def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
+def deidentify(path: Path, secret: bytes) -> tuple[images.Header, ImageReport]:
     """What may stay of a radiograph, and a report without values; `BrokenImage` for other files."""
-    pydicom = library("pydicom", "de-identifying DICOM files")
-    with quiet(), as_broken("has a damaged header"):
-        old, stored = read_stored(path)
+    pydicom = images.library("pydicom", "de-identifying DICOM files")
+    with images.quiet(), images.as_broken("has a damaged header"):
+        old, stored = images.read_stored(path)
         new = pydicom.Dataset()
         _fill(pydicom, new, old, secret)
         new.BitsAllocated = 8 * stored.dtype.itemsize
@@ -212,7 +193,7 @@ def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
         new.file_meta.MediaStorageSOPClassUID = new.SOPClassUID
         new.file_meta.MediaStorageSOPInstanceUID = new.SOPInstanceUID
         new.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        text_found = has_text(grey_of(old, stored))
+        text_found = has_text(images.grey_of(old, stored))
     names = (str(element.keyword) for element in new)
     return new, {
         "elements": len(old),
@@ -223,11 +204,10 @@ def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
     }
 
 
-def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
+def _fill(pydicom: ModuleType, new: images.Header, old: images.Header, secret: bytes) -> None:
     if str(old.get("SOPClassUID", "")) == "" or str(old.get("SOPInstanceUID", "")) == "":
-        raise BrokenImage("has no SOP class or no SOP instance identifier")
-    # A class of a vendor's own could tell whose machine it is; what is left of such a file is a
-    # secondary capture.
+        raise images.BrokenImage("has no SOP class or no SOP instance identifier")
+    # A vendor's own class could tell whose machine it is: what is left is a secondary capture.
     known = pydicom.uid.UID_dictionary.get(str(old.SOPClassUID), ("", ""))[1] == "SOP Class"
     new.SOPClassUID = str(old.SOPClassUID) if known else pydicom.uid.SecondaryCaptureImageStorage
     for name in KEPT:
@@ -237,7 +217,8 @@ def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
     for name, terms in TERMS.items():
         value = old.get(name)
         given = [value] if isinstance(value, str) else list(value or ())
-        known = [str(one).strip().upper() for one in given if str(one).strip().upper() in terms]
+        listed = terms.split(", ")
+        known = [str(one).strip().upper() for one in given if str(one).strip().upper() in listed]
         if known:
             setattr(new, name, known if len(known) > 1 else known[0])
     for name in TABLES:
@@ -272,10 +253,10 @@ def _numeric(value: object) -> bool:
         return False
 
 
-def write(dataset: Header, path: Path) -> None:
+def write(dataset: images.Header, path: Path) -> None:
     """Save as a DICOM file with an empty preamble."""
     dataset.preamble = b"\0" * 128
-    with quiet():
+    with images.quiet():
         dataset.save_as(path, enforce_file_format=True)
 
 
@@ -365,7 +346,7 @@ def _copies(
         name = str(path.relative_to(root))
         try:
             new, report = deidentify(path, secret)
-        except BrokenImage as error:
+        except images.BrokenImage as error:
             refused.append((name, str(error)))
             continue
         copy = name if keep_names else f"{str(new.SOPInstanceUID).removeprefix('2.25.')}.dcm"
@@ -431,12 +412,12 @@ def patient_of(path: Path) -> str | None:
     return str(source.get("PatientID") or "") or None if source is not None else None
 
 
-def source_of(path: Path) -> Header | None:
+def source_of(path: Path) -> images.Header | None:
     """The header of a DICOM file; None where the file is of another kind."""
     with path.open("rb") as file:
         if file.read(132)[128:] != b"DICM":
             return None
-    pydicom = library("pydicom", WHAT)
+    pydicom = images.library("pydicom", WHAT)
     try:
         return pydicom.dcmread(path, stop_before_pixels=True)
     except Exception as error:  # its messages quote header values
@@ -448,7 +429,7 @@ def write_capture(
     raster: NDArray[np.uint8],
     path: Path,
     *,
-    source: Header | None,
+    source: images.Header | None,
     identified: bool,
     series: str,
     comment: str,
@@ -462,7 +443,7 @@ def write_capture(
             "--identify files the capture beside the source, and needs a DICOM file with a patient "
             "and a study; leave it out"
         )
-    pydicom = library("pydicom", WHAT)
+    pydicom = images.library("pydicom", WHAT)
     made = pydicom.dataset.Dataset()
     made.file_meta = pydicom.dataset.FileMetaDataset()
     made.SpecificCharacterSet = "ISO_IR 192"
@@ -497,7 +478,7 @@ def write_capture(
     part.replace(path)
 
 
-def _fill_patient(made: Header, source: Header | None, pydicom: ModuleType) -> None:
+def _fill_patient(made: images.Header, source: images.Header | None, pydicom: ModuleType) -> None:
     """Patient and study: the source's, or nobody's."""
     for name in (*PATIENT, *STUDY):
         setattr(made, name, source.get(name, "") if source is not None else "")
@@ -512,7 +493,7 @@ def _fill_patient(made: Header, source: Header | None, pydicom: ModuleType) -> N
             setattr(made, name, source.get(name))
 
 
-def _fill_series(made: Header, series: str, pydicom: ModuleType) -> None:
+def _fill_series(made: images.Header, series: str, pydicom: ModuleType) -> None:
     now = datetime.now(UTC)
     day, time = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
     made.SeriesInstanceUID = pydicom.uid.generate_uid(None)
@@ -527,7 +508,7 @@ def _fill_series(made: Header, series: str, pydicom: ModuleType) -> None:
     made.TimezoneOffsetFromUTC = "+0000"
 
 
-def _reference(pydicom: ModuleType, sop_class: str, instance: str) -> Header:
+def _reference(pydicom: ModuleType, sop_class: str, instance: str) -> images.Header:
     reference = pydicom.dataset.Dataset()
     reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = sop_class, instance
     purpose = pydicom.dataset.Dataset()
@@ -537,7 +518,7 @@ def _reference(pydicom: ModuleType, sop_class: str, instance: str) -> Header:
     return reference
 
 
-def _fill_pixels(made: Header, raster: NDArray[np.uint8]) -> None:
+def _fill_pixels(made: images.Header, raster: NDArray[np.uint8]) -> None:
     rows, columns, colours = raster.shape
     if colours != 3 or raster.dtype != np.uint8:
         shape = f"{raster.shape} of {raster.dtype}"

@@ -60,8 +60,7 @@ from suture.study import Site, Study
 
 LEDGER = "ledger.sqlite"
 LIFETIME = Budget(10.0, 1e-4, "pld")
-"""What all studies together may spend on a real site's patients, where the site states nothing else
-(`LifetimeSpec`)."""
+"""What all studies together may spend on a real site's patients, unless the site states otherwise."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Place:
     source: Source
     test: Source | None
     home: Path | None
-    """None for generated patients and in a simulation: ledger in the run folder or in memory,
-    secret from the seed."""
+    """None for generated patients and simulations: their secret is derived from the seed."""
     papers: Papers = field(default_factory=lambda: Papers(None, None))
     edition: int = 1  # raised by a person when the table's rows are new
     stated: Budget | None = None  # the lifetime budget that the site states, if it states one
@@ -371,8 +369,7 @@ def read_consent(
 def _days(opened: Opened, column: str) -> str:
     """A date column as days since 1970; two marks for an empty cell and for anything else."""
     text = sql_text(opened, column)
-    # DuckDB would read 31/05/26 as a day of the year 31: only the one form that means one day
-    # passes.
+    # DuckDB would read 31/05/26 as a day of the year 31: only one form passes.
     written = f"regexp_full_match({text}, '\\d{{4}}-\\d{{2}}-\\d{{2}}([ T].*)?')"
     day = f"CASE WHEN {written} THEN TRY_CAST(substr({text}, 1, 10) AS DATE) END"
     other = f"CASE WHEN {text} IS NULL THEN {_NEVER} ELSE {_UNREADABLE} END"

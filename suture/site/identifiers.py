@@ -105,8 +105,8 @@ _ZIP3 = (
     "036 059 063 102 202 203 204 205 369 556 692 753 772 790 821 823 830 831 878 879 884 890 893"
 )
 RESTRICTED_ZIP3 = frozenset(_ZIP3.split())
-"""Three-digit areas of 20,000 people or fewer: Census 2000 (the 17 of the guidance of 2012) and
-Census 2010, united. The rule binds to the current census: pass newer ones to `apply`."""
+"""Three-digit areas of 20,000 people or fewer, by Census 2000 (the 17 of the guidance of 2012) or
+2010. The rule binds to the current census: pass newer ones to `apply`."""
 
 
 Check = Callable[[str], bool]
@@ -121,8 +121,7 @@ class Sign:
     pattern: re.Pattern[str]
     check: Check | None = None
     strong: bool = True
-    """Counts alone, and is looked for inside free text; a weak sign needs nearly every value to
-    show it."""
+    """Counts alone; a weak sign needs nearly every value to show it."""
 
     def fits(self, text: str) -> bool:
         """Whether a whole value shows the sign."""
@@ -529,8 +528,7 @@ def _by_value(column: str, hint: str | None, seen: Values, clinical: bool) -> Fi
     best = max(shares, key=lambda category: (shares[category][0], category == hint))
     share, name = shares[best]
     if share < 0.5:
-        # A tenth of the values in a column of something else are still people's: taken, unless the
-        # name is clinical.
+        # A tenth of the values are still people's: taken, unless the column's name is clinical.
         mixed = share > 0.02 and not clinical and hint is None
         return _act(column, best, f"some values: {name}", share) if mixed else None
     if hint in ("fax", "phone") and best in ("fax", "phone"):

@@ -290,10 +290,10 @@ def _npz(path: Path) -> Floats:
     if image.ndim != 2 or not image.size:
         raise BrokenImage("is not a two-dimensional array")
     if image.dtype in (np.uint8, np.uint16):
-        return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
+        return np.asarray(image, np.float32) / np.float32(np.iinfo(image.dtype).max)
     numbers = image.dtype.kind == "f" and np.isfinite(image).all()
     if numbers and image.min() >= 0 and image.max() <= 1:
-        return image.astype(np.float32)
+        return np.asarray(image, np.float32)
     raise BrokenImage("holds neither bytes, nor 16-bit numbers, nor numbers from 0 to 1")
 
 

@@ -71,8 +71,7 @@ class SourceSpec(BaseModel):
     encoding: Literal["utf-8", "latin-1", "utf-16"] = "utf-8"
     decimal: Literal[".", ","] = "."
     missing: tuple[str, ...] = ()
-    """Texts that stand for a missing value in this table, such as ``["NA", "?"]``. Empty cells
-    always do."""
+    """Texts that mean a missing value here, such as ``["NA", "?"]``. Empty cells always do."""
     table: str | None = None
     url: str | None = Field(None, repr=False)
     query: str | None = None
@@ -233,17 +232,14 @@ def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterato
         opened.connection.close()
 
 
-def _settings() -> dict[str, str | bool | int | float | list[str]]:
-    """No downloads, no temporary files (they would hold rows), bounded memory."""
-    return {
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-        "temp_directory": "",
-        "memory_limit": "1GB",
-        "threads": str(min(4, os.cpu_count() or 1)),
-    }
-
-
+# No downloads, no temporary files (they would hold rows), bounded memory.
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "temp_directory": "",
+    "memory_limit": "1GB",
+    "threads": str(min(4, os.cpu_count() or 1)),
+}
 _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 
@@ -253,7 +249,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
     database = _databases.get(os.getpid())  # by process: DuckDB's threads do not survive a fork
     if database is None:
-        database = _databases.setdefault(os.getpid(), duckdb.connect(config=_settings()))
+        database = _databases.setdefault(os.getpid(), duckdb.connect(config=_SETTINGS))
     return database.cursor()
 
 
@@ -342,7 +338,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
     import duckdb
 
     try:
-        connection = duckdb.connect(str(path), read_only=True, config=_settings())
+        connection = duckdb.connect(str(path), read_only=True, config=_SETTINGS)
     except duckdb.Error as error:
         raise DataError(
             f"{place}: cannot be opened as a DuckDB file ({type(error).__name__}); is another "

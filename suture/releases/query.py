@@ -92,7 +92,19 @@ def read_each(
     Values that the schema does not declare count as missing and are noted in the site's own log.
     """
     for column in columns:
-        _check_declared(schema, outcome, column)
+        if column != outcome and column not in schema.features:
+            known = ", ".join([outcome, *schema.features])
+            raise StudyError(
+                f"column {column!r} is not declared in the study, so it has no public bounds; "
+                f"declared columns: {known}"
+            )
+        if schema.patient is None:
+            raise StudyError(
+                "a release protects patients, so the schema must name the patient column: "
+                'set schema.patient = "..."'
+            )
+        if column == schema.image:
+            raise StudyError(f"column {column!r} is an image; ask for the outcome instead")
     chosen = [name for name in columns if name in schema.features] or [next(iter(schema.features))]
     features = {name: schema.features[name] for name in chosen}
     narrow = schema.model_copy(update={"features": features, "groups": (), "protected": None})
@@ -120,22 +132,6 @@ def read_each(
         starts = np.append(first_rows(read.keys[order]), len(values)).astype(np.int64)
         found.append(Column(column, feature, values[order], starts))
     return found
-
-
-def _check_declared(schema: Schema, outcome: str, column: str) -> None:
-    if column != outcome and column not in schema.features:
-        known = ", ".join([outcome, *schema.features])
-        raise StudyError(
-            f"column {column!r} is not declared in the study, so it has no public bounds; "
-            f"declared columns: {known}"
-        )
-    if schema.patient is None:
-        raise StudyError(
-            "a release protects patients, so the schema must name the patient column: "
-            'set schema.patient = "..."'
-        )
-    if column == schema.image:
-        raise StudyError(f"column {column!r} is an image; ask for the outcome instead")
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------

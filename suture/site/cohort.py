@@ -26,23 +26,10 @@ from numpy.typing import NDArray
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
 from suture.schema.table import Image, Number, Schema, feature_names
-from suture.site import preprocess
+from suture.site import preprocess, reading
 from suture.site.images import ImageFiles, Unusable, read_files, reasons
 from suture.site.preprocess import MISSING, UNKNOWN, Counts
 from suture.site.profile import Profile, table, take
-from suture.site.reading import (
-    NOBODY,
-    Keys,
-    Mask,
-    Passage,
-    Read,
-    Wanted,
-    among,
-    distinct,
-    first_rows,
-    held_out,
-    read_columns,
-)
 from suture.site.sources import Column, Source, SourceSpec, source_of
 
 Place: TypeAlias = Source | str | os.PathLike[str]
@@ -100,7 +87,7 @@ def count_training_patients(
     site: str,
     holdout: float,
     split_key: str,
-    passage: Passage | None = None,
+    passage: reading.Passage | None = None,
     images: ImageFiles | None = None,
 ) -> int:
     """How many patients the site will train on; reads only the columns that decide that.
@@ -111,14 +98,16 @@ def count_training_patients(
     """
     source, images, size = source_of(source), images or ImageFiles(), schema.image_size
     tried = size is not None and images.broken == "skip" and isinstance(source, SourceSpec)
-    wanted = Wanted(schema, None, preprocess.Vocabulary({}), holdout, split_key, features=tried)
-    read = read_columns(source, wanted, site, passage)
+    wanted = reading.Wanted(
+        schema, None, preprocess.Vocabulary({}), holdout, split_key, features=tried
+    )
+    read = reading.read_columns(source, wanted, site, passage)
     keys = read.keys
     if tried and schema.image is not None and size is not None:
         names, root = read.features[schema.image].tolist(), images.root(source)
         broken = [i for i, name in enumerate(names) if read_files([name], root, size)[1]]
         keys = np.delete(keys, broken, axis=0)
-    return len(distinct(keys[~held_out(keys, holdout)]))
+    return len(reading.distinct(keys[~reading.held_out(keys, holdout)]))
 
 
 def load(
@@ -131,7 +120,7 @@ def load(
     split_key: str,
     test_source: Place | None = None,
     classes: Classes = 2,
-    passage: Passage | None = None,
+    passage: reading.Passage | None = None,
     scaling: str = "bounds",
     profile: str = "",
     images: ImageFiles | None = None,
@@ -164,11 +153,13 @@ def load(
     # Standardising needs to know what is missing, so that is marked first, and unmarked where the
     # schema asks for no mark.
     encoded = preprocess.marked(schema) if scaling == "site" else schema
-    wanted = Wanted(encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key)
+    wanted = reading.Wanted(
+        encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key
+    )
     table = _Table(wanted, classes, site, passage, profile, images or ImageFiles())
     parts = [table.read(source_of(source))]
     if test_source is not None:
-        trained = NOBODY if schema.patient is None else parts[0].patients
+        trained = reading.NOBODY if schema.patient is None else parts[0].patients
         tested = replace(table, wanted=replace(wanted, holdout=1.0), trained=trained)
         parts.append(tested.read(source_of(test_source)))
     train, test = parts[0].train, parts[-1].test
@@ -213,7 +204,7 @@ class _Part:
     train: Patients
     test: Patients
     groups: dict[str, NDArray[np.str_]]
-    patients: Keys
+    patients: reading.Keys
     counts: Counts
     class_rows: NDArray[np.int64]
     columns: Patients | None
@@ -227,24 +218,24 @@ class _Part:
 class _Table:
     """How one table is read."""
 
-    wanted: Wanted
+    wanted: reading.Wanted
     classes: Classes
     site: str
-    passage: Passage | None
+    passage: reading.Passage | None
     profile: str
     images: ImageFiles
-    trained: Keys = field(default_factory=lambda: NOBODY)
+    trained: reading.Keys = field(default_factory=lambda: reading.NOBODY)
     """Patients who are trained on in another table, and so not tested on in this one."""
 
     def read(self, source: Source) -> _Part:
         """Read, validate, order, encode and split the table."""
         schema, profile, counts = self.wanted.schema, self.profile, Counts()
-        read = read_columns(source, self.wanted, self.site, self.passage)
+        read = reading.read_columns(source, self.wanted, self.site, self.passage)
         problems, found = _row_problems(read, schema), read.outcome
         # Each row and patient is looked at alone: neighbouring tables stay neighbours behind this.
-        both = among(read.keys, self.trained)
+        both = reading.among(read.keys, self.trained)
         if both.any():
-            patients = len(distinct(read.keys[both]))
+            patients = len(reading.distinct(read.keys[both]))
             problems.append(
                 f"{patients} patients are also in the training table; they are not tested on"
             )
@@ -272,8 +263,8 @@ class _Table:
             profiled = {name: values[kept] for name, values in profiled.items()}
         keys, y = read.keys[order], read.outcome[order].astype(np.int32)
         # Rows are ordered by the hash, so test rows come first.
-        tested = int(np.count_nonzero(held_out(keys, self.wanted.holdout)))
-        first = first_rows(keys)
+        tested = int(np.count_nonzero(reading.held_out(keys, self.wanted.holdout)))
+        first = reading.first_rows(keys)
         starts, split = np.append(first, len(y)), int(np.searchsorted(first, tested))
         # One group per patient, that of the first row: nobody moves more than one group's sum.
         group = None
@@ -297,7 +288,7 @@ class _Table:
         )
 
     def _matrix(
-        self, read: Read, order: Order, source: Source, counts: Counts
+        self, read: reading.Read, order: Order, source: Source, counts: Counts
     ) -> tuple[Order, NDArray[np.float32], tuple[Unusable, ...]]:
         """The order of the rows that train, their encoded values, and the skipped files."""
         schema = self.wanted.schema
@@ -309,19 +300,19 @@ class _Table:
         return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable)
 
 
-def _first_of_each(keys: Keys, most: int) -> Mask:
+def _first_of_each(keys: reading.Keys, most: int) -> reading.Mask:
     """The rows within each patient's first ``most``, in keys that are in order."""
-    first = first_rows(keys)
+    first = reading.first_rows(keys)
     sizes = np.diff(np.append(first, len(keys)))
-    kept: Mask = np.arange(len(keys)) - np.repeat(first, sizes) < most
+    kept: reading.Mask = np.arange(len(keys)) - np.repeat(first, sizes) < most
     return kept
 
 
-def _order(read: Read) -> Order:
+def _order(read: reading.Read) -> Order:
     """Rows by patient, and by a hash of their content, so that their order in the file is moot."""
     hi, lo = read.keys[:, 0], read.keys[:, 1]
     order = np.lexsort((lo, hi))
-    if len(first_rows(read.keys[order])) == len(order):
+    if len(reading.first_rows(read.keys[order])) == len(order):
         return order
     content = read.outcome.astype(np.uint64)
     for column in (*read.features.values(), *([] if read.protected is None else [read.protected])):
@@ -381,7 +372,7 @@ def _warnings(
     return tuple(f"site {site!r}: {warning}" for warning in warnings)
 
 
-def _row_problems(read: Read, schema: Schema) -> list[str]:
+def _row_problems(read: reading.Read, schema: Schema) -> list[str]:
     """Unreadable lines and rows of nobody (both left out), and undeclared protected groups."""
     problems = list(read.unreadable)
     if read.no_patient:
@@ -400,7 +391,7 @@ def _row_problems(read: Read, schema: Schema) -> list[str]:
 
 
 def _value_problems(
-    counts: Counts, wanted: Wanted, y: NDArray[np.int16], classes: Classes
+    counts: Counts, wanted: reading.Wanted, y: NDArray[np.int16], classes: Classes
 ) -> list[str]:
     """Rows without an outcome, and values that the schema does not declare."""
     schema, outcome, problems = wanted.schema, wanted.outcome, []

@@ -1,4 +1,4 @@
-"""Ready federations, built only when asked for. Each file says where every figure in it comes from."""
+"""Ready federations, built when asked for. Each file says where its figures come from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Generated federations with faults planted in them, so that what finds faults can be scored against
-the truth: Ebola treatment centres in the manner of iFedAvg, and families that are unlike them.
+"""Generated federations with planted faults, so that what finds faults can be scored against the
+truth: Ebola treatment centres in the manner of iFedAvg, and families that are unlike them.
 
 *Faults* (`plant`):
 

@@ -1,5 +1,5 @@
-"""Federations of published data: heart disease, activity, vehicles (the benchmarks of iFedAvg), eICU,
-and PneumoniaMNIST.
+"""Federations of published data: heart disease, activity and vehicles (the benchmarks of iFedAvg),
+eICU, and PneumoniaMNIST.
 
 The files are not part of Suture. They are looked for in the folder that the environment variable
 SUTURE_DATA names, else in ``shared/data`` beside the checkout; where they are missing, the error
@@ -11,7 +11,7 @@ shuffling within each class, as the authors' code does, so the share of the outc
 both sides. That needs every row of a client at once: one patient more moves others between training
 and test, and neighbouring tables would not have neighbouring training sets.
 `engine.federation.survey` therefore refuses it under [privacy]; a private study keeps the hash of
-`site/reading.py`. The floor of 100 is for clients that can bear it: the authors' code leaves clients
+`site/reading.py`. The floor of 100 is for clients that can bear it: the authors' code leaves those
 under 133 rows out of the federation. Here they stay, with 33 % held out and no floor.
 
 eICU, real, de-identified patients (open access demo, or the full database), is read by

@@ -76,7 +76,6 @@ def _sites(cohort: Cohort, file: str) -> list[dict[str, str | int]]:
 
 
 def _free(targets: Sequence[Path]) -> None:
-    """Refuse to overwrite."""
     for path in targets:
         if path.exists():
             raise RunError(f"{path} exists already; choose another folder")

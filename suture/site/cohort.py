@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -52,7 +52,7 @@ class Loaded:
     missing: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    """Image files that could not be used, by name: for a list in the site's home, and nowhere else."""
+    """Image files that could not be used, by name: listed in the site's home, and nowhere else."""
     problems: tuple[str, ...] = ()
     """What was left out or taken as missing, and why: counts, never values."""
 
@@ -252,11 +252,13 @@ class _Table:
         order, x, skipped = self._matrix(read, order, source, counts)
         if skipped and self.images.broken == "refuse":
             problems.append(
-                f"{_unusable(schema, len(skipped), len(order) + len(skipped))} ({reasons(skipped)}). "
+                f"{_unusable(schema, skipped, len(order))} ({reasons(skipped)}). "
                 'Repair them, or set broken = "skip" in [images] to leave their rows out'
             )
         problems += _value_problems(noted, self.wanted, found, self.classes)
-        kept = _first_of_each(read.keys[order], schema.rows)
+        first = reading.first_rows(read.keys[order])
+        within = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+        kept = within < schema.rows  # the rows within each patient's first ones
         beyond = len(order) - int(np.count_nonzero(kept))
         if beyond:
             order, x = order[kept], x[kept]
@@ -298,14 +300,6 @@ class _Table:
         x, unusable = read_files(names, self.images.root(source), schema.image_size)
         gone = [one.row for one in unusable]
         return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable)
-
-
-def _first_of_each(keys: reading.Keys, most: int) -> reading.Mask:
-    """The rows within each patient's first ``most``, in keys that are in order."""
-    first = reading.first_rows(keys)
-    sizes = np.diff(np.append(first, len(keys)))
-    kept: reading.Mask = np.arange(len(keys)) - np.repeat(first, sizes) < most
-    return kept
 
 
 def _order(read: reading.Read) -> Order:
@@ -356,7 +350,7 @@ def _warnings(
             warnings.append(f"column {name!r}: {absent}, filled with the neutral one{hint}")
     skipped = [one for part in parts for one in part.skipped]
     if skipped:
-        files = _unusable(schema, len(skipped), rows + len(skipped))
+        files = _unusable(schema, skipped, rows)
         warnings.append(f"{files}, their rows are skipped ({reasons(skipped)})")
     beyond = sum(part.beyond for part in parts)
     if beyond:
@@ -439,7 +433,8 @@ def refusal(source: Source, site: str, loaded: Loaded) -> DataError:
     return DataError(f"{place}: {len(problems)} problems\n{lines}")
 
 
-def _unusable(schema: Schema, count: int, rows: int) -> str:
+def _unusable(schema: Schema, skipped: Sequence[Unusable], usable: int) -> str:
+    count, rows = len(skipped), usable + len(skipped)
     return f"column {schema.image!r}: {count:,} of {rows:,} image files cannot be used"
 
 

@@ -1,9 +1,9 @@
 """De-identify a table (`suture deid`): find the eighteen Safe Harbor identifiers in it, and write a
 copy, with a report that holds no value.
 
-Safe Harbor is a legal floor (45 CFR 164.514(b)(2)), not a guarantee: see `linkage` for what remains.
-A scan helps the steward, who answers for the copy: what it misses is measured in
-docs/deidentification.md.
+Safe Harbor is a legal floor (45 CFR 164.514(b)(2)), not a guarantee: see `linkage` for what is
+left. A scan helps the steward, who answers for the copy: docs/deidentification.md says what it
+misses.
 
 Identifiers are dropped; dates become years, ages over 89 become "90+", ZIP codes their first three
 digits (000 where the area has 20,000 people or fewer). A value that a generalisation does not
@@ -90,13 +90,10 @@ def scan(path: str | os.PathLike[str]) -> tuple[list[Finding], int]:
 
 def read_values(opened: Opened, column: str) -> Values:
     """One column's values: one pass over the rows, then work on distinct values only."""
-    name, kind = opened.names[column], opened.types[column]
-    text = f"trim(CAST({name} AS VARCHAR))"
-    execute(
-        opened,
-        f"CREATE OR REPLACE TEMP TABLE suture_values AS SELECT {text} AS v, count(*)::BIGINT AS n "
-        f"FROM {opened.relation} WHERE {name} IS NOT NULL AND {text} <> '' GROUP BY 1",
-    )
+    name, text = opened.names[column], _text(opened, column)
+    rows_with_text = f"FROM {opened.relation} WHERE {name} IS NOT NULL AND {text} <> ''"
+    counted = f"SELECT {text} AS v, count(*)::BIGINT AS n {rows_with_text} GROUP BY 1"
+    execute(opened, f"CREATE OR REPLACE TEMP TABLE suture_values AS {counted}")
 
     def total(what: str, condition: str) -> str:
         return f"coalesce(sum({what}) FILTER ({condition}), 0)::BIGINT"
@@ -108,8 +105,8 @@ def read_values(opened: Opened, column: str) -> Values:
     hit = f"NOT {numeric} AND regexp_matches(v, {{}})"
     parts = [total("n", "true"), "count(*)", total("n", numeric), total("n", decimal)]
     parts += [total(spaces, "true"), total("n", hit.format(anything))]
-    counted = one_row(opened, f"SELECT {', '.join(parts)} FROM suture_values")
-    rows, distinct, numbers, decimals, words, hits = counted
+    found = one_row(opened, f"SELECT {', '.join(parts)} FROM suture_values")
+    rows, distinct, numbers, decimals, words, hits = found
     inside = {}
     if hits:
         each = [total("n", hit.format(quoted(pattern))) for pattern in INSIDE.values()]
@@ -118,9 +115,8 @@ def read_values(opened: Opened, column: str) -> Values:
     chosen = f"SELECT v, n FROM suture_values ORDER BY hash(v) LIMIT {SAMPLE}"
     sample = execute(opened, chosen).fetchall()
     execute(opened, "DROP TABLE suture_values")
-    some = max(rows, 1)
-    shares = (numbers / some, decimals / some, words / some)
-    return Values(rows, distinct, *shares, kind, sample, inside)
+    shares = (part / max(rows, 1) for part in (numbers, decimals, words))
+    return Values(rows, distinct, *shares, opened.types[column], sample, inside)
 
 
 def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:
@@ -199,9 +195,9 @@ def apply(
         risk = None
         if quasi:
             who = None if patient is None else opened.names[patient]
+            before = {name: _text(opened, name) for name in quasi}
             after = {name: written.get(name, "NULL") for name in quasi}
             after |= {name: "NULL" for name in quasi if name == patient}
-            before = {name: _text(opened, name) for name in quasi}
             risk = {"before": linkage(opened, before, who), "after": linkage(opened, after, who)}
         rows = _write(opened, written, out)
     columns = [{**f.as_dict(), "left_empty": lost.get(f.column, 0)} for f in findings.values()]
@@ -237,9 +233,7 @@ def _check(
     if codes != "none" and patient is None:
         raise StudyError("codes stand for patients: name the patient column with --patient")
     if codes == "keyed" and secret is None:
-        raise StudyError(
-            "keyed codes need the site's secret: --home, the folder that holds secret.key"
-        )
+        raise StudyError("keyed codes need the site's secret: --home, the folder of secret.key")
     if codes == "random" and code_table is None:
         raise StudyError("random codes are kept in a table at the site: --code-table codes.json")
 
@@ -309,9 +303,8 @@ def _make_codes(
 
     text = _text(opened, patient)
     named = f"FROM {opened.relation} WHERE nullif({text}, '') IS NOT NULL"
-    ids = [
-        row[0] for row in execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
-    ]
+    listed = execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
+    ids = [row[0] for row in listed]
     known: dict[str, str] = {}
     if codes == "keyed":
         key = derive(secret or b"", "patient codes")
@@ -447,7 +440,7 @@ def print_apply(found: Report) -> None:
             "in_groups_under_11": "in groups under 11",
         }
         title = f"Linkage on {', '.join(risk['before']['quasi_identifiers'])}"
-        table = _table(title, [""], ["smallest group", *shares.values()])
+        table = _table(title, "", "smallest group", *shares.values())
         for when in ("before", "after"):
             part = risk[when]
             cells = (f"{part[key]:.1%}" for key in shares)
@@ -467,7 +460,7 @@ def print_evaluation(found: Report) -> None:
         "category_right": "category right",
     }
     title = f"{found['identifiers']} planted columns of {found['columns']}"
-    table = _table(title, [], [*shares.values()])
+    table = _table(title, *shares.values())
     table.add_row(*(f"{found[key]:.1%}" for key in shares))
     console.print(table)
     lists = {
@@ -494,8 +487,8 @@ def _columns(rows: Sequence[Report], title: str) -> Table:
     return table
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+def _table(title: str, *heads: str) -> Table:
     table = Table(title=title, title_justify="left")
-    for name in (*left, *right):
-        table.add_column(name, justify="left" if name in left else "right")
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left")
     return table

@@ -2,9 +2,9 @@
 pictures (`suture explain`).
 
 *Copies* follow the standard's basic application level confidentiality profile (PS3.15 E.2, Table
-E.1-1). The profile names what must go; here it is turned round: what is in `KEPT` stays, in the form said
-there, and **everything else goes**, known to the standard or not: private elements, overlays,
-curves, comments, every sequence but the two lookup tables. So an attribute that a later edition of
+E.1-1). The profile names what must go; here it is turned round: what is in `KEPT` stays, in the
+form said there, and **everything else goes**, known to the standard or not: private elements,
+overlays, curves, comments, every sequence but the two lookup tables. So an attribute that a later edition of
 the table adds, or that a vendor invents, is gone as well.
 
 | action of Table E.1-1 | here |
@@ -244,7 +244,6 @@ def _fill(pydicom: ModuleType, new: images.Header, old: images.Header, secret: b
 
 
 def _numeric(value: object) -> bool:
-    """Whether an element holds numbers and nothing else."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return all(_numeric(one) for one in value)
     try:
@@ -287,7 +286,7 @@ def deidentify_folder(
     keep_names: bool = False,
     names: Path | None = None,
 ) -> FolderReport:
-    """Write de-identified copies of all radiographs, or none; ``broken = "skip"``: of those usable."""
+    """Write copies of all radiographs, or none; with ``broken = "skip"``, of all usable ones."""
     if broken not in ("refuse", "skip"):
         raise StudyError(f'--broken must be "refuse" or "skip", found {broken!r}')
     if not source.exists():

@@ -133,7 +133,7 @@ class Member:
         return all(ledger.can_pay(self.account, event, mark) for ledger in self.hospital.ledgers)
 
     def step(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
-        """Answer as before; or pay, let the door compute the answer, and keep it before it leaves."""
+        """Answer as before; or pay, let the door compute the answer, keep it, and send it."""
         site, context = self.hospital, self.context(method, message, round_)
         self._context = None
         arrays = unseal(message)

@@ -298,7 +298,6 @@ def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
 
 
 def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
-    """The column names, from the first line."""
     opening = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         kind = "utf-8-sig" if encoding == "utf-8" else encoding
@@ -319,7 +318,6 @@ def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
 def _described(
     spec: SourceSpec, place: str, connection: duckdb.DuckDBPyConnection, relation: str
 ) -> Opened:
-    """A table whose columns DuckDB knows."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     names, types = {row[0]: quoted_name(row[0]) for row in rows}, {r[0]: str(r[1]) for r in rows}
     return Opened(spec, place, connection, relation, names, types)
@@ -375,7 +373,6 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
 
 
 def _driver(spec: SourceSpec) -> ModuleType:
-    """The ADBC driver of the url's scheme, or the install command."""
     name = _DRIVERS[urlsplit(spec.url or "").scheme]
     try:
         importlib.import_module("pyarrow")

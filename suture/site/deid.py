@@ -115,7 +115,8 @@ def read_values(opened: Opened, column: str) -> Values:
     chosen = f"SELECT v, n FROM suture_values ORDER BY hash(v) LIMIT {SAMPLE}"
     sample = execute(opened, chosen).fetchall()
     execute(opened, "DROP TABLE suture_values")
-    shares = (part / max(rows, 1) for part in (numbers, decimals, words))
+    some = max(rows, 1)
+    shares = (numbers / some, decimals / some, words / some)
     return Values(rows, distinct, *shares, opened.types[column], sample, inside)
 
 

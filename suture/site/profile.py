@@ -124,8 +124,9 @@ def take(
                 fourths.append(np.zeros(classes))
             outside.append([0.0, 0.0])
         recorded.append(by_class(there))
-    parts = (np.array(part, np.float64) for part in (recorded, total, squares, outside, fourths))
-    return Profile(by_class(np.ones(len(y))), *parts)
+    parts = [np.array(part, np.float64) for part in (recorded, total, squares, outside, fourths)]
+    patients = by_class(np.ones(len(y)))
+    return Profile(patients, parts[0], parts[1], parts[2], parts[3], parts[4])
 
 
 def _scaled(raw: Column, feature: Number) -> Floats:

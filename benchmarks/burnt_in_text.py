@@ -1,4 +1,4 @@
-"""How often the detector of burnt-in text (suture/site/deid/dicom.py) finds text, and how often it
+"""How often the detector of burnt-in text (suture/site/dicom.py) finds text, and how often it
 cries wolf.
 
     python benchmarks/burnt_in_text.py [--images 400] [--seed 2]
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.stats import binomtest
 
 from suture import cohorts
-from suture.site.deid.dicom import has_text
+from suture.site.dicom import has_text
 
 LINES = (
     "Smith^John",

@@ -32,7 +32,7 @@ def _secret(home: Path) -> bytes:
 @app.command(epilog="Example: suture deid scan rows.csv --json")
 def scan(file: File, as_json: Json = False) -> None:
     """Say of every column what it seems to be, and what to do with it."""
-    from suture.site.deid.find import scan as look
+    from suture.site.deid import scan as look
 
     findings, rows = look(file)
     found = {
@@ -43,7 +43,7 @@ def scan(file: File, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
     else:
-        from suture.site.deid.console import print_scan
+        from suture.site.deid import print_scan
 
         print_scan(found)
 
@@ -76,7 +76,7 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Write a de-identified copy and its report; measure who can still be singled out."""
-    from suture.site.deid.apply import apply as copy
+    from suture.site.deid import apply as copy
 
     secret = None if home is None else _secret(home)
     found = copy(
@@ -93,7 +93,7 @@ def apply(
     if as_json:
         print_json(found)
     else:
-        from suture.site.deid.console import print_apply
+        from suture.site.deid import print_apply
 
         print_apply(found)
 
@@ -124,7 +124,7 @@ def dicom(
     """De-identify DICOM headers after the standard's basic profile; warn about text burnt into the
     pixels."""
     from suture.privacy.noise.source import secure_key
-    from suture.site.deid.dicom import deidentify_folder
+    from suture.site.dicom import deidentify_folder
 
     # Without a home the codes are random: the same within this folder, and nobody can make them
     # again.
@@ -135,7 +135,7 @@ def dicom(
     if as_json:
         print_json(found)
     else:
-        from suture.site.deid.console import print_dicom
+        from suture.site.dicom import print_dicom
 
         print_dicom(found)
 
@@ -148,8 +148,8 @@ def evaluate(
 ) -> None:
     """Recall and precision of a scan on a generated table with all eighteen categories planted."""
     from suture.cohorts.planted import HONEST, PLANTED, planted
-    from suture.site.deid.apply import score
-    from suture.site.deid.find import scan as look
+    from suture.site.deid import scan as look
+    from suture.site.deid import score
 
     if not 20 <= rows <= 1_000_000:
         raise StudyError(f"expected 20 to 1,000,000 rows, found {rows}")
@@ -169,6 +169,6 @@ def evaluate(
     if as_json:
         print_json(found)
     else:
-        from suture.site.deid.console import print_evaluation
+        from suture.site.deid import print_evaluation
 
         print_evaluation(found)

@@ -43,7 +43,7 @@ def erase(
     """Erase a patient at a site: excluded from every later run, with a certificate; optionally
     train anew without them."""
     from suture.engine import erase as erasing
-    from suture.site.places import named_place
+    from suture.site.gate import named_place
     from suture.study import Study
 
     if (study is None) == (home is None):

@@ -33,7 +33,7 @@ def ledger_path(home: Path | None, study: Path | None, site: str | None) -> Path
         raise StudyError("give --home FOLDER, or --study FILE with --site NAME")
     if home is not None:
         return home if home.is_file() else home / "ledger.sqlite"
-    from suture.site.places import LEDGER, named_place
+    from suture.site.gate import LEDGER, named_place
 
     place = named_place(Path(str(study)), str(site))
     return (place.home or Path()) / LEDGER

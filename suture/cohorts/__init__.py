@@ -1,57 +1,45 @@
-"""Ready federations. Each file says where every figure in it comes from."""
+"""Ready federations, built when asked for. Each file says where its figures come from."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
-from suture.cohorts.cardio import cardio
-from suture.cohorts.cohort import Cohort, CohortSite
-from suture.cohorts.icu import icu
-from suture.cohorts.outbreak import outbreak
-from suture.cohorts.pneumonia import pneumonia
-from suture.cohorts.public import eicu, har, heart, vsn
-from suture.cohorts.radiographs import radiographs
+from suture.cohorts.cohort import Cohort
 from suture.errors import StudyError
 
-__all__ = [
-    "COHORTS",
-    "Cohort",
-    "CohortSite",
-    "cardio",
-    "eicu",
-    "har",
-    "heart",
-    "icu",
-    "load",
-    "outbreak",
-    "pneumonia",
-    "radiographs",
-    "takes",
-    "vsn",
-]
+__all__ = ["COHORTS", "Cohort", "load", "takes"]
+Builder = Callable[..., Cohort]
 
-COHORTS: dict[str, Callable[..., Cohort]] = {
-    "cardio": cardio,
-    "icu": icu,
-    "eicu": eicu,
-    "outbreak": outbreak,
-    "heart": heart,
-    "har": har,
-    "vsn": vsn,
-    "radiographs": radiographs,
-    "pneumonia": pneumonia,
-}
-"""The built-in federations by the name a study file uses."""
+
+class _Builders(Mapping[str, Builder]):
+    """Functions by name, imported when one is looked up: a study needs one federation of nine."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self.modules = modules
+
+    def __getitem__(self, name: str) -> Builder:
+        found: Builder = vars(import_module(f"suture.cohorts.{self.modules[name]}"))[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+
+COHORTS = _Builders({
+    **{name: name for name in ("cardio", "icu", "outbreak", "radiographs")},
+    **dict.fromkeys(("eicu", "heart", "har", "vsn", "pneumonia"), "public"),
+})  # fmt: skip
+"""The built-in federations by the name a study file uses, and the module of each."""
 
 
 def takes(name: str, option: str) -> bool:
-    """Whether a federation has this option; False also for a federation that is not known.
-
-    >>> takes("cardio", "test_fraction"), takes("cardio", "colour")
-    (True, False)
-    """
+    """Whether a federation has this option; False also for a federation that is not known."""
     return name in COHORTS and option in inspect.signature(COHORTS[name]).parameters
 
 
@@ -68,8 +56,8 @@ def load(name: str, seed: int, **options: Any) -> Cohort:
         raise StudyError(
             f"cohort {name!r} is not known; expected one of: {', '.join(sorted(COHORTS))}"
         )
-    known = inspect.signature(COHORTS[name]).parameters
-    kinds = {option: parameter for option, parameter in known.items() if option != "seed"}
+    kinds = dict(inspect.signature(COHORTS[name]).parameters)
+    del kinds["seed"]
     for option, value in options.items():
         if option not in kinds:
             raise StudyError(
@@ -77,9 +65,8 @@ def load(name: str, seed: int, **options: Any) -> Cohort:
             )
         # An option of the wrong type would otherwise surface as a TypeError deep in the generator.
         wanted = type(kinds[option].default)
-        if isinstance(value, bool) or not isinstance(
-            value, (int, float) if wanted is float else wanted
-        ):
+        accepted = (int, float) if wanted is float else wanted
+        if isinstance(value, bool) or not isinstance(value, accepted):
             example = f'"{kinds[option].default}"' if wanted is str else kinds[option].default
             raise StudyError(f"cohort {name!r}: {option} must look like {example}, found {value!r}")
     return COHORTS[name](seed, **options)

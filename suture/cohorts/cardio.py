@@ -59,8 +59,7 @@ PRESSURE_CORRELATION = 0.6
 CHOLESTEROL = (225.0, 45.0)
 SMOKER = DIABETIC = 0.512
 THRESHOLD = 5.448
-"""The 82.9 % quantile of `risk_points` over 20 million generated patients (seed 0; standard error
-0.0006)."""
+"""The 82.9 % quantile of `risk_points` over 20 million patients (seed 0; standard error 0.0006)."""
 
 HOSPITALS = (
     ("young-clinic", 13_130),
@@ -84,8 +83,7 @@ SCHEMA = Schema(
         "diabetic": Flag(label="Diabetic"),
     },
 )
-"""Six encoded inputs, as the paper's network has. Bounds are the generator's limits, so nothing is
-ever clipped."""
+"""Six encoded inputs, as in the paper. Bounds are the generator's limits: nothing is clipped."""
 
 OUTCOME = "high_risk"
 _BATCH = 8192
@@ -167,8 +165,7 @@ def _stream(seed: int) -> Iterator[Columns]:
 
 
 def _scaled(patients: int) -> list[int]:
-    """Table 3's sizes for another number of patients: largest remainders, at least one patient
-    each."""
+    """Table 3's sizes for another number of patients: largest remainders, at least one each."""
     exact = [size * patients / 30_000 for _, size in HOSPITALS]
     sizes = [max(1, int(size)) for size in exact]
     order = sorted(range(len(exact)), key=lambda i: int(exact[i]) - exact[i])
@@ -214,9 +211,6 @@ def cardio(
     ``patients`` other than 30,000 scales the hospitals in proportion. ``test_fraction`` adds fresh
     patients to each site for testing (that share of its training patients), so that the training
     sizes stay those of the paper.
-
-    >>> [(site.name, len(site.table["age"])) for site in cardio(1).sites][:2]
-    [('young-clinic', 13130), ('cardiology', 4730)]
     """
     one_of("cardio", "split", split, "specialised", "iid")
     within("cardio", "test_fraction", test_fraction, 0, 10)

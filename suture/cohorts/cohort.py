@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from suture.errors import StudyError
 from suture.schema.table import Schema
 
-Columns = dict[str, NDArray[Any]]
-"""A table: a column's name and its values."""
+Columns = dict[str, NDArray[Any]]  # a table: a column's name and its values
 
 
 @dataclass(frozen=True)
 class CohortSite:
-    """One site's rows; ``test`` holds patients never trained on, where the cohort sets some
-    apart."""
+    """One site's rows; ``test`` holds patients never trained on, where there are some."""
 
     name: str
     region: str
@@ -37,8 +35,7 @@ class Cohort:
     sites: tuple[CohortSite, ...]
     description: str
     generated: bool = True
-    classes: int | tuple[str, ...] = 2
-    """How many outcomes there are, or their labels in order."""
+    classes: int | tuple[str, ...] = 2  # how many outcomes there are, or their labels in order
 
 
 def rows(table: Columns, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:
@@ -54,24 +51,14 @@ def site_of(name: str, region: str, table: Columns, size: int) -> CohortSite:
 
 
 def one_of(cohort: str, option: str, value: str, *choices: str) -> None:
-    """Refuse an option that is none of the choices.
-
-    >>> one_of("cardio", "split", "random", "specialised", "iid")
-    Traceback (most recent call last):
-    suture.errors.StudyError: cohort cardio: split must be "specialised" or "iid", found 'random'
-    """
+    """Refuse an option that is none of the choices."""
     if value not in choices:
         expected = " or ".join(f'"{choice}"' for choice in choices)
         raise StudyError(f"cohort {cohort}: {option} must be {expected}, found {value!r}")
 
 
 def within(cohort: str, option: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a number outside its limits.
-
-    >>> within("icu", "test_fraction", 11, 0, 10)
-    Traceback (most recent call last):
-    suture.errors.StudyError: cohort icu: test_fraction must be from 0 to 10, found 11
-    """
+    """Refuse a number outside its limits."""
     if not low <= value <= high:
         limits = f"at least {low:,}" if high == math.inf else f"from {low:,} to {high:,}"
         raise StudyError(f"cohort {cohort}: {option} must be {limits}, found {value}")

@@ -40,8 +40,7 @@ Floats = NDArray[np.float64]
 OUTCOME = "died_in_hospital"
 HOSPITALS = 152
 PATIENTS = 76_000
-INTERCEPT = -6.13
-"""Solved: 8.9 % of 760,000 generated patients (seeds 0 to 9) die."""
+INTERCEPT = -6.13  # solved: 8.9 % of 760,000 generated patients (seeds 0 to 9) die
 STATES = ("circulation", "breathing", "kidney", "liver", "infection", "consciousness")
 
 
@@ -50,85 +49,73 @@ OTHER_WAY = {
     "respiratory_rate": 0.15, "sodium": 0.5, "potassium": 0.3, "glucose": 0.2, "white_cells": 0.35, "ph": 0.35,
     "bicarbonate": 0.2,
 }  # fmt: skip
-"""The share of patients in whom illness drives a reading the other way (slow pulse, low
-temperature, few white cells)."""
+"""The share of patients in whom illness drives a reading the other way (a slow pulse)."""
 
 
-class _Vital(NamedTuple):
+class _Reading(NamedTuple):
     label: str
     unit: str
     bounds: tuple[float, float]
     normal: tuple[float, float]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    centre: float
-    spread: float
-    """Between patients, of what the hidden states do not explain."""
-    swing: float
-    """Typical standard deviation within a patient's day."""
+    centre: float  # the median; tests with ``log`` are log-normal around it
+    spread: float  # between patients, of what the hidden states do not explain
     loads: dict[str, float]
+    swing: float = 0.0  # of a vital sign: typical standard deviation within a patient's day
+    log: bool = False
+    ordered: float = 1.0  # how often a test is ordered, over all hospitals
 
 
 VITALS = {
-    "heart_rate": _Vital("Heart rate", "/min", (30, 200), (60, 100), (50,), (110, 130), 84, 11, 8,
-                         {"circulation": 9, "infection": 6}),
-    "respiratory_rate": _Vital("Respiratory rate", "/min", (4, 60), (12, 20), (10,), (25, 30), 18, 2.6, 3.2,
-                               {"breathing": 3.2, "infection": 1.2}),
-    "spo2": _Vital("Oxygen saturation", "%", (60, 100), (94, 100), (88, 92), (), 96.6, 1.1, 1.4, {"breathing": -1.7}),
-    "temperature": _Vital("Temperature", "°C", (32, 42), (36, 37.8), (35.5,), (38.3,), 36.9, 0.4, 0.35,
-                          {"infection": 0.35}),
-    "systolic_bp": _Vital("Systolic pressure", "mmHg", (50, 230), (100, 140), (90,), (180,), 124, 14, 11,
-                          {"circulation": -10}),
-    "diastolic_bp": _Vital("Diastolic pressure", "mmHg", (25, 140), (60, 90), (50,), (110,), 67, 8, 7,
-                           {"circulation": -5}),
-    "mean_bp": _Vital("Mean arterial pressure", "mmHg", (35, 160), (70, 105), (60, 65), (), 84, 9, 8,
-                      {"circulation": -7}),
+    "heart_rate": _Reading("Heart rate", "/min", (30, 200), (60, 100), (50,), (110, 130), 84, 11,
+        {"circulation": 9, "infection": 6}, swing=8),
+    "respiratory_rate": _Reading("Respiratory rate", "/min", (4, 60), (12, 20), (10,), (25, 30), 18, 2.6,
+        {"breathing": 3.2, "infection": 1.2}, swing=3.2),
+    "spo2": _Reading("Oxygen saturation", "%", (60, 100), (94, 100), (88, 92), (), 96.6, 1.1,
+        {"breathing": -1.7}, swing=1.4),
+    "temperature": _Reading("Temperature", "°C", (32, 42), (36, 37.8), (35.5,), (38.3,), 36.9, 0.4,
+        {"infection": 0.35}, swing=0.35),
+    "systolic_bp": _Reading("Systolic pressure", "mmHg", (50, 230), (100, 140), (90,), (180,), 124, 14,
+        {"circulation": -10}, swing=11),
+    "diastolic_bp": _Reading("Diastolic pressure", "mmHg", (25, 140), (60, 90), (50,), (110,), 67, 8,
+        {"circulation": -5}, swing=7),
+    "mean_bp": _Reading("Mean arterial pressure", "mmHg", (35, 160), (70, 105), (60, 65), (), 84, 9,
+        {"circulation": -7}, swing=8),
 }  # fmt: skip
-
-
-class _Lab(NamedTuple):
-    label: str
-    unit: str
-    bounds: tuple[float, float]
-    normal: tuple[float, float]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    centre: float
-    """The median; tests with ``log`` are log-normal around it."""
-    spread: float
-    log: bool
-    ordered: float
-    """How often the test is ordered, over all hospitals."""
-    loads: dict[str, float]
-
-
 LABS = {
-    "lactate": _Lab("Lactate", "mmol/L", (0.2, 20), (0.5, 2), (), (4,), 1.6, 0.38, True, 0.45,
-                    {"circulation": 0.34, "liver": 0.12, "infection": 0.14}),
-    "creatinine": _Lab("Creatinine", "mg/dL", (0.2, 15), (0.6, 1.3), (), (2, 3.5), 1.05, 0.33, True, 0.93,
-                       {"kidney": 0.48}),
-    "bun": _Lab("Urea nitrogen", "mg/dL", (2, 150), (7, 20), (), (40,), 19, 0.38, True, 0.92, {"kidney": 0.42}),
-    "bilirubin": _Lab("Bilirubin", "mg/dL", (0.1, 30), (0.2, 1.2), (), (2, 6), 0.7, 0.45, True, 0.55, {"liver": 0.55}),
-    "albumin": _Lab("Albumin", "g/dL", (1, 5.5), (3.5, 5), (2.5,), (), 3.1, 0.45, False, 0.55,
-                    {"liver": -0.2, "infection": -0.2}),
-    "sodium": _Lab("Sodium", "mmol/L", (110, 170), (135, 145), (130,), (150,), 138, 3.9, False, 0.94, {"kidney": 0.6}),
-    "potassium": _Lab("Potassium", "mmol/L", (2, 8), (3.5, 5), (3,), (5.5,), 4.1, 0.45, False, 0.94, {"kidney": 0.2}),
-    "bicarbonate": _Lab("Bicarbonate", "mmol/L", (5, 45), (22, 28), (18,), (35,), 24.5, 2.9, False, 0.9,
-                        {"circulation": -1.6, "kidney": -1.3, "breathing": 0.6}),
-    "glucose": _Lab("Glucose", "mg/dL", (30, 600), (70, 140), (60,), (180, 300), 136, 0.28, True, 0.93,
-                    {"infection": 0.1}),
-    "haemoglobin": _Lab("Haemoglobin", "g/dL", (4, 20), (12, 17), (7, 9), (), 11, 1.9, False, 0.92,
-                        {"circulation": -0.35}),
-    "platelets": _Lab("Platelets", "K/µL", (5, 800), (150, 400), (50, 100), (), 196, 0.36, True, 0.9,
-                      {"liver": -0.18, "infection": -0.12}),
-    "white_cells": _Lab("White cells", "K/µL", (0.5, 60), (4, 11), (4,), (15, 25), 10.4, 0.36, True, 0.91,
-                        {"infection": 0.22}),
-    "inr": _Lab("INR", "", (0.8, 10), (0.8, 1.2), (), (1.5, 2.5), 1.2, 0.22, True, 0.6, {"liver": 0.26}),
-    "ph": _Lab("Arterial pH", "", (6.8, 7.7), (7.35, 7.45), (7.2, 7.3), (7.55,), 7.38, 0.05, False, 0.4,
-               {"breathing": -0.025, "circulation": -0.035, "kidney": -0.02}),
-    "pao2": _Lab("Arterial oxygen", "mmHg", (30, 400), (75, 100), (60,), (), 98, 0.3, True, 0.4, {"breathing": -0.16}),
-    "gcs": _Lab("Coma scale", "points", (3, 15), (14, 15), (8, 12), (), 14.2, 0.9, False, 0.85,
-                {"consciousness": -2.3}),
+    "lactate": _Reading("Lactate", "mmol/L", (0.2, 20), (0.5, 2), (), (4,), 1.6, 0.38,
+        {"circulation": 0.34, "liver": 0.12, "infection": 0.14}, log=True, ordered=0.45),
+    "creatinine": _Reading("Creatinine", "mg/dL", (0.2, 15), (0.6, 1.3), (), (2, 3.5), 1.05, 0.33,
+        {"kidney": 0.48}, log=True, ordered=0.93),
+    "bun": _Reading("Urea nitrogen", "mg/dL", (2, 150), (7, 20), (), (40,), 19, 0.38,
+        {"kidney": 0.42}, log=True, ordered=0.92),
+    "bilirubin": _Reading("Bilirubin", "mg/dL", (0.1, 30), (0.2, 1.2), (), (2, 6), 0.7, 0.45,
+        {"liver": 0.55}, log=True, ordered=0.55),
+    "albumin": _Reading("Albumin", "g/dL", (1, 5.5), (3.5, 5), (2.5,), (), 3.1, 0.45,
+        {"liver": -0.2, "infection": -0.2}, ordered=0.55),
+    "sodium": _Reading("Sodium", "mmol/L", (110, 170), (135, 145), (130,), (150,), 138, 3.9,
+        {"kidney": 0.6}, ordered=0.94),
+    "potassium": _Reading("Potassium", "mmol/L", (2, 8), (3.5, 5), (3,), (5.5,), 4.1, 0.45,
+        {"kidney": 0.2}, ordered=0.94),
+    "bicarbonate": _Reading("Bicarbonate", "mmol/L", (5, 45), (22, 28), (18,), (35,), 24.5, 2.9,
+        {"circulation": -1.6, "kidney": -1.3, "breathing": 0.6}, ordered=0.9),
+    "glucose": _Reading("Glucose", "mg/dL", (30, 600), (70, 140), (60,), (180, 300), 136, 0.28,
+        {"infection": 0.1}, log=True, ordered=0.93),
+    "haemoglobin": _Reading("Haemoglobin", "g/dL", (4, 20), (12, 17), (7, 9), (), 11, 1.9,
+        {"circulation": -0.35}, ordered=0.92),
+    "platelets": _Reading("Platelets", "K/µL", (5, 800), (150, 400), (50, 100), (), 196, 0.36,
+        {"liver": -0.18, "infection": -0.12}, log=True, ordered=0.9),
+    "white_cells": _Reading("White cells", "K/µL", (0.5, 60), (4, 11), (4,), (15, 25), 10.4, 0.36,
+        {"infection": 0.22}, log=True, ordered=0.91),
+    "inr": _Reading("INR", "", (0.8, 10), (0.8, 1.2), (), (1.5, 2.5), 1.2, 0.22,
+        {"liver": 0.26}, log=True, ordered=0.6),
+    "ph": _Reading("Arterial pH", "", (6.8, 7.7), (7.35, 7.45), (7.2, 7.3), (7.55,), 7.38, 0.05,
+        {"breathing": -0.025, "circulation": -0.035, "kidney": -0.02}, ordered=0.4),
+    "pao2": _Reading("Arterial oxygen", "mmHg", (30, 400), (75, 100), (60,), (), 98, 0.3,
+        {"breathing": -0.16}, log=True, ordered=0.4),
+    "gcs": _Reading("Coma scale", "points", (3, 15), (14, 15), (8, 12), (), 14.2, 0.9,
+        {"consciousness": -2.3}, ordered=0.85),
 }  # fmt: skip
 
 ETHNICITIES = ("Caucasian", "African American", "Hispanic", "Asian", "Native American", "Other")
@@ -181,8 +168,7 @@ def _schema() -> Schema:
 
 
 SCHEMA = _schema()
-"""90 encoded inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests and their absence,
-19 of unit and hospital."""
+"""90 inputs: 1 + 2 + 6 + 2 demographic, 28 of vital signs, 32 of tests, 19 of unit and hospital."""
 
 
 class _Hospital(NamedTuple):
@@ -200,12 +186,7 @@ class _Hospital(NamedTuple):
 
 
 def sizes(hospitals: int, patients: int) -> list[int]:
-    """How many patients each hospital has: quantiles of a log-normal, shuffled, at least 30.
-
-    >>> found = sizes(152, 76_000)
-    >>> min(found), max(found), abs(sum(found) - 76_000) < 500
-    (30, 4244, True)
-    """
+    """How many patients each hospital has: quantiles of a log-normal, shuffled, at least 30."""
     quantile = np.exp(0.95 * ndtri((np.arange(hospitals) + 0.5) / hospitals))
     least = np.minimum(30, patients // hospitals)
     scaled = np.maximum(least, np.round(quantile * patients / quantile.sum()))
@@ -216,12 +197,7 @@ def sizes(hospitals: int, patients: int) -> list[int]:
 def icu(
     seed: int, *, hospitals: int = HOSPITALS, patients: int = PATIENTS, test_fraction: float = 0.0
 ) -> Cohort:
-    """The federation. ``test_fraction`` adds fresh patients to each hospital for testing.
-
-    >>> cohort = icu(1, hospitals=3, patients=600)
-    >>> cohort.schema.width, [len(site.table["age"]) for site in cohort.sites]
-    (90, [154, 385, 61])
-    """
+    """The federation. ``test_fraction`` adds fresh patients to each hospital for testing."""
     if not 1 <= hospitals <= patients:
         found = f"{hospitals} and {patients}"
         raise StudyError(f"cohort icu: expected 1 <= hospitals <= patients, found {found}")
@@ -289,8 +265,7 @@ def _patients(rng: np.random.Generator, place: _Hospital, count: int, first: int
 def _driven(
     rng: np.random.Generator, name: str, loads: dict[str, float], by: dict[str, Floats]
 ) -> Floats:
-    """What the hidden states do to a reading: little in the healthy, much in the ill, and in some
-    patients the other way."""
+    """What the hidden states do to a reading: little in the healthy, in some the other way."""
     count = len(by[STATES[0]])
     way = np.where(rng.random(count) < OTHER_WAY.get(name, 0.0), -1.0, 1.0)
     moved: Floats = np.zeros(count)
@@ -302,8 +277,7 @@ def _driven(
 def _vitals(
     rng: np.random.Generator, place: _Hospital, by: dict[str, Floats], table: Columns
 ) -> dict[str, Floats]:
-    """Mean, lowest, highest and variation of each sign; returns the true mean in units of its
-    spread."""
+    """Four summaries of each sign; returns the true mean in units of its spread."""
     course = {}
     for name, vital in VITALS.items():
         count = len(table["age"])
@@ -331,8 +305,7 @@ def _labs(
     general: Floats,
     table: Columns,
 ) -> dict[str, Floats]:
-    """Tests with the hospital's calibration; not every test is ordered. Returns what the body has,
-    in units of spread."""
+    """Tests that were ordered, as calibrated here; returns what the body has, by spread."""
     tests = {}
     for name, lab in LABS.items():
         part = rng.standard_normal(len(general))
@@ -356,8 +329,7 @@ def _risk(
     general: Floats,
     rng: np.random.Generator,
 ) -> Floats:
-    """Log odds of death: curves and products of hidden states, a part of the signs, and a part that
-    nothing shows."""
+    """Log odds of death: hidden states, a part of the signs, and a part that nothing shows."""
     c, b, k, v, i, n = (by[state] for state in STATES)
 
     def softly(x: Floats) -> Floats:

@@ -203,12 +203,7 @@ HONEST = frozenset(_HONEST_TEXT.split())
 
 
 def planted(rows: int, seed: int) -> dict[str, list[str]]:
-    """The table, column by column, in an order that gives nothing away.
-
-    >>> table = planted(50, 1)
-    >>> len(table), len(table["SSN"]), set(HONEST) <= set(PLANTED)
-    (77, 50, True)
-    """
+    """The table, column by column, in an order that gives nothing away."""
     rng = np.random.default_rng(seed)
     makers = {**{name: maker for name, (_, maker) in PLANTED.items()}, **HARMLESS}
     order = rng.permutation(list(makers)).tolist()

@@ -1,5 +1,5 @@
-"""Federations of published data: heart disease, activity, vehicles (the benchmarks of iFedAvg), and
-eICU.
+"""Federations of published data: heart disease, activity and vehicles (the benchmarks of iFedAvg),
+eICU, and PneumoniaMNIST.
 
 The files are not part of Suture. They are looked for in the folder that the environment variable
 SUTURE_DATA names, else in ``shared/data`` beside the checkout; where they are missing, the error
@@ -11,19 +11,34 @@ shuffling within each class, as the authors' code does, so the share of the outc
 both sides. That needs every row of a client at once: one patient more moves others between training
 and test, and neighbouring tables would not have neighbouring training sets.
 `engine.federation.survey` therefore refuses it under [privacy]; a private study keeps the hash of
-`site/split.py`. The floor of 100 is for clients that can bear it: the authors' code leaves clients
+`site/reading.py`. The floor of 100 is for clients that can bear it: the authors' code leaves those
 under 133 rows out of the federation. Here they stay, with 33 % held out and no floor.
 
 eICU, real, de-identified patients (open access demo, or the full database), is read by
 `suture.site.eicu`. Its schema is that of the generated `icu` cohort for what both have, so that a
 study file works on either. Vital signs and tests that were not charted are missing and marked;
 values outside the declared bounds are clipped, as everywhere.
+
+*PneumoniaMNIST*: real chest radiographs of children, dealt out to hospitals (Yang et al.,
+Scientific Data 2023, CC BY 4.0).
+
+5,856 pictures of 28 x 28 pixels, pneumonia or not, with the official training, validation and test
+parts (4,708 / 524 / 624; Kermany et al., Cell 2018). The training part is dealt out to
+``hospitals``; the official test part (or, with ``part = "validation"``, the validation part, to
+choose settings on) is dealt out evenly and becomes the sites' test tables, so all sites together
+are tested on exactly the official part.
+
+The set names no patients. Each picture is its own unit here, and a promise made on it is a promise
+to a picture: some children of the original collection have several, and nothing in the published
+file says which.
+
+The dealing is the same for every seed: real patients' ledgers outlive a run, so a hospital must
+keep its patients.
 """
 
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,10 +48,11 @@ from numpy.typing import NDArray
 from suture.cohorts.cohort import Cohort, CohortSite, Columns, one_of, rows, within
 from suture.cohorts.icu import OUTCOME, UNITS
 from suture.cohorts.icu import SCHEMA as ICU
+from suture.cohorts.radiographs import LOOKS, in_bytes, scanned
 from suture.errors import DataError, StudyError
-from suture.schema.table import Category, Feature, Flag, Number, Schema
+from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.site.eicu import LABS, VITALS, stays
-from suture.site.eicu import data_folder as eicu_folder
+from suture.site.eicu import data_folder as real_data
 
 SHARE, FLOOR, LARGE_ENOUGH = 0.33, 100, 133
 
@@ -52,14 +68,7 @@ def held_out_rows(rows: int) -> int:
 
 
 def drawn(y: NDArray[np.generic], count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which ``count`` rows are held out: every class in proportion, what rounding leaves by the
-    largest remainder.
-
-    >>> y = np.array([0] * 6 + [1] * 4)
-    >>> chosen = drawn(y, 5, np.random.default_rng(1))
-    >>> int(chosen.sum()), int(y[chosen].sum())
-    (5, 2)
-    """
+    """Which ``count`` rows are held out: classes in proportion, the rest by largest remainder."""
     classes, sizes = np.unique(y, return_counts=True)
     exact = count * sizes / len(y)
     take = np.floor(exact).astype(int)
@@ -71,8 +80,7 @@ def drawn(y: NDArray[np.generic], count: int, rng: np.random.Generator) -> NDArr
 
 
 def split_as_printed(cohort: Cohort, split: str, seed: int) -> Cohort:
-    """The federation with its test rows set apart where ``split`` is "paper"; "hash" leaves that to
-    the study."""
+    """The federation with test rows set apart where ``split`` is "paper"."""
     one_of(cohort.name, "split", split, "hash", "paper")
     if split == "hash":
         return cohort
@@ -136,15 +144,7 @@ ACTIVITIES = (
 
 def data_folder(name: str) -> Path:
     """The folder of a data set, or a `DataError` that says how to get it."""
-    given = os.environ.get("SUTURE_DATA")
-    root = Path(given) if given else Path(__file__).parents[2].parent / "shared" / "data"
-    folder = root / name
-    if not folder.is_dir():
-        raise DataError(
-            f"the data set {name!r} is not in {root}; put it there, or set SUTURE_DATA to the "
-            f"folder that holds {name}/. It is: {DOWNLOADS[name]}"
-        )
-    return folder
+    return real_data(name, DOWNLOADS[name])
 
 
 def heart(
@@ -190,8 +190,7 @@ def _number(text: str) -> float:
 
 
 def har(seed: int, *, activities: int = 6, split: str = "hash") -> Cohort:
-    """Activity from a smartphone's sensors, 30 people, each a site; the 6 basic activities or all
-    12 (HAPT).
+    """Activity from a smartphone's sensors, 30 people, each a site; 6 or all 12 activities (HAPT).
 
     Bounds are the columns' smallest and largest values: the table is public, and no promise is made
     about it. A window is its own unit, and neighbouring windows overlap by half, so a random split
@@ -210,8 +209,7 @@ def har(seed: int, *, activities: int = 6, split: str = "hash") -> Cohort:
 
 
 def vsn(seed: int, *, split: str = "hash") -> Cohort:
-    """Vehicles told apart by the acoustic and seismic sensors that they pass (Duarte and Hu 2004),
-    each sensor a site.
+    """Vehicles, told apart by acoustic and seismic sensors (Duarte and Hu 2004), each a site.
 
     The columns are standardised per sensor already. Some sensors have fewer than ten rows.
     """
@@ -231,8 +229,7 @@ def _by_owner(
     y: NDArray[np.generic],
     words: str,
 ) -> Cohort:
-    """One site per owner (a person, a sensor). Every column is a number between its smallest and
-    largest value, none missing."""
+    """One site per owner (a person, a sensor). Bounds are each column's smallest and largest."""
     name, outcome, kind = called
     x = x.astype(np.float64)
     low, high = x.min(axis=0), x.max(axis=0)
@@ -276,14 +273,13 @@ EICU = _eicu_schema()
 def eicu(
     seed: int, *, folder: str = "eicu_demo", least: int = 5, test_fraction: float = 0.0
 ) -> Cohort:
-    """The hospitals with at least ``least`` patients. ``seed`` is not used: the patients are who
-    they are.
+    """The hospitals with at least ``least`` patients. ``seed`` is not used.
 
     With ``test_fraction`` that share of each hospital's patients is set apart by
     `evaluation.holdout`'s hash, not here: real patients are never generated afresh.
     """
     within("eicu", "least", least, 1)
-    table = stays(eicu_folder(folder))
+    table = stays(real_data(folder))
     names = table.pop("hospital").astype(str)
     hospitals, counts = np.unique(names, return_counts=True)
     members = []
@@ -296,3 +292,100 @@ def eicu(
     patients = sum(len(site.table["age"]) for site in members)
     words = f"eICU: {patients:,} real, de-identified patients at {len(members)} hospitals."
     return Cohort("eicu", OUTCOME, EICU, tuple(members), words, generated=False)
+
+
+# --- PneumoniaMNIST ---------------------------------------------------------------------------------------------------
+
+SPLITS = {
+    "iid": "evenly",
+    "label": "with uneven shares of each class",
+    "scanner": "evenly, each with a scanner's look",
+}
+SIDE = 28
+SKEW = 0.5
+"""Weight of the Dirichlet behind ``split = "label"``: the smaller, the more hospitals differ."""
+FEWEST = 20  # training pictures that a hospital has at least
+RADIOGRAPH = Image(size=SIDE, label="Chest radiograph")
+
+
+def pneumonia(seed: int, *, hospitals: int = 10, split: str = "iid", part: str = "test") -> Cohort:
+    """The federation. ``split``: "iid"; "label" (each class dealt out unevenly); "scanner" (iid, and
+    each hospital's pictures, training and test, have one of the looks of cohort `radiographs`)."""
+    one_of("pneumonia", "split", split, *SPLITS)
+    one_of("pneumonia", "part", part, "test", "validation")
+    within("pneumonia", "hospitals", hospitals, 1, 50)
+    images, labels = _part("train")
+    tested, tested_labels = _part("val" if part == "validation" else "test")
+    rng = np.random.default_rng(0x9E0)
+    skewed = split == "label"
+    deal = _by_label(labels, hospitals, rng) if skewed else _evenly(len(labels), hospitals, rng)
+    test_deal = _evenly(len(tested_labels), hospitals, rng)
+    members = []
+    for i, (mine, test) in enumerate(zip(deal, test_deal, strict=True)):
+        shown, shown_test = images[mine], tested[test]
+        if split == "scanner":
+            look, noise = LOOKS[i % len(LOOKS)], np.random.default_rng([0x9E0, i])
+            shown, shown_test = (
+                in_bytes(scanned(some.astype(np.float32) / np.float32(255), look, noise))
+                for some in (shown, shown_test)
+            )
+        table = {"patient_id": _names("train", mine), "image": shown, "pneumonia": labels[mine]}
+        names, truth = _names(part, test), tested_labels[test]
+        held = {"patient_id": names, "image": shown_test, "pneumonia": truth}
+        members.append(CohortSite(f"hospital-{i + 1:02d}", "", table, held))
+    words = (
+        f"PneumoniaMNIST: {len(labels):,} real radiographs dealt out to {hospitals} hospitals, "
+        f"{SPLITS[split]}; tested on the official {part} part"
+    )
+    schema = Schema(patient="patient_id", features={"image": RADIOGRAPH})
+    return Cohort("pneumonia", "pneumonia", schema, tuple(members), words, generated=False)
+
+
+def public_images(size: int) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    """The training and validation parts, scaled to ``size``, to start networks from.
+
+    Bilinear, because 28 pixels do not divide evenly into other sizes.
+    """
+    from scipy.ndimage import zoom
+
+    parts = [_part(name) for name in ("train", "val")]
+    shown = np.concatenate([images for images, _ in parts]).astype(np.float32) / 255
+    scaled = zoom(shown, (1, size / SIDE, size / SIDE), order=1, grid_mode=True, mode="nearest")
+    return np.asarray(scaled, np.float32), np.concatenate([labels for _, labels in parts])
+
+
+def _names(part: str, index: NDArray[np.intp]) -> NDArray[np.str_]:
+    return np.array([f"{part}-{i}" for i in index.tolist()])
+
+
+def _part(name: str) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
+    path = data_folder("pneumoniamnist") / "pneumoniamnist_28.npz"
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            images, labels = archive[f"{name}_images"], archive[f"{name}_labels"]
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}); it is: {DOWNLOADS['pneumoniamnist']}"
+        ) from None
+    return np.asarray(images, np.uint8), np.asarray(labels, np.int8).reshape(-1)
+
+
+def _evenly(count: int, hospitals: int, rng: np.random.Generator) -> list[NDArray[np.intp]]:
+    return [np.sort(some) for some in np.array_split(rng.permutation(count), hospitals)]
+
+
+def _by_label(
+    labels: NDArray[np.int8], hospitals: int, rng: np.random.Generator
+) -> list[NDArray[np.intp]]:
+    """Each class dealt out by shares of its own, drawn anew until no hospital is too small."""
+    while True:
+        parts: list[list[NDArray[np.intp]]] = [[] for _ in range(hospitals)]
+        for value in (0, 1):
+            mine = rng.permutation(np.flatnonzero(labels == value))
+            shares = np.cumsum(rng.dirichlet(np.full(hospitals, SKEW)))
+            ends = np.rint(shares * len(mine)).astype(int)
+            for i, some in enumerate(np.split(mine, ends[:-1])):
+                parts[i].append(some)
+        deal = [np.sort(np.concatenate(some)) for some in parts]
+        if min(map(len, deal)) >= FEWEST:
+            return deal

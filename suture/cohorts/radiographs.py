@@ -66,8 +66,7 @@ FINDINGS = ("pneumonia", "oedema", "fracture")
 """The three kinds of abnormal that the paper names (section 4.1)."""
 FINDING_SHARES = (0.5, 0.3, 0.2)
 CONTRAST = ((0.10, 0.32), (0.06, 0.22), (0.20, 0.55))
-"""For each finding, how much brighter than the lung it is, from the slightest to the most severe
-(full range = 1)."""
+"""How much brighter than the lung each finding is, from slightest to most severe (full range 1)."""
 ZONES = ("upper zone", "middle zone", "lower zone")
 REGIONS = (
     *(f"right {zone}" for zone in ZONES),
@@ -78,9 +77,7 @@ REGIONS = (
     "outside the body",
 )
 """What a pixel of `Masks.regions` can be, in the order of its code."""
-MARKER = (0.05, 0.17)
-"""The tag's square, top left, as shares of the picture's side."""
-_WAVES = 5  # side of the coarse grid of random numbers behind a smooth field
+MARKER = (0.05, 0.17)  # the tag's square, top left, as shares of the picture's side
 
 
 class Look(NamedTuple):
@@ -89,33 +86,23 @@ class Look(NamedTuple):
     contrast: float
     gamma: float
     noise: float
-    blur: float
-    """Standard deviation in pixels of a 64 x 64 picture."""
+    blur: float  # standard deviation in pixels of a 64 x 64 picture
     vignette: float
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is random about some pictures, one entry each. Pictures of one patient share all but
-    ``pose``."""
+    """What is random about some pictures. Pictures of one patient share all but ``pose``."""
 
-    body: F
-    """n x 8: standard normal numbers behind the sizes of chest, lungs, heart, ribs."""
-    field: F
-    """n x 2 x 5 x 5: the coarse displacement."""
-    pose: F
-    """n x 4: shift, turn, exposure."""
+    body: F  # n x 8: standard normal numbers behind the sizes of chest, lungs, heart, ribs
+    field: F  # n x 2 x 5 x 5: the coarse displacement
+    pose: F  # n x 4: shift, turn, exposure
     female: NDArray[np.bool_]
-    old: F
-    """0, 0.5 or 1, by age group."""
-    finding: NDArray[np.int8]
-    """-1 for none, else the index in `FINDINGS`."""
-    severity: F
-    """From 0 (slight) to 1."""
-    place: F
-    """n x 4: where a lesion is and how large, standard uniform numbers."""
-    shape: F
-    """n x 5 x 5: a coarse field that makes a lesion irregular."""
+    old: F  # 0, 0.5 or 1, by age group
+    finding: NDArray[np.int8]  # -1 for none, else the index in `FINDINGS`
+    severity: F  # from 0 (slight) to 1
+    place: F  # n x 4: where a lesion is and how large, standard uniform numbers
+    shape: F  # n x 5 x 5: a coarse field that makes a lesion irregular
     marker: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -129,8 +116,7 @@ class Drawn:
 class Masks(NamedTuple):
     """The truth about some pictures, for evaluation only."""
 
-    regions: NDArray[np.int8]
-    """rows x side x side: the index in `REGIONS` of each pixel."""
+    regions: NDArray[np.int8]  # rows x side x side: the index in `REGIONS` of each pixel
     lesions: NDArray[np.bool_]
     """rows x side x side: where the lesion is (nowhere in a normal picture)."""
 
@@ -141,8 +127,7 @@ def _soft(x: NDArray[np.floating]) -> F:
 
 
 def _smooth(coarse: F, side: int) -> F:
-    """A coarse grid of numbers (last two axes) as a smooth field of the picture's size: a cosine
-    series."""
+    """A coarse grid of numbers (last two axes) as a smooth field: a cosine series."""
     at = (np.arange(side, dtype=np.float32) + 0.5) / side
     basis = np.cos(np.pi * np.outer(at, np.arange(coarse.shape[-1]))).astype(np.float32)
     basis /= 1 + np.arange(coarse.shape[-1], dtype=np.float32)  # slow waves count most
@@ -226,11 +211,7 @@ def _lesion(chest: _Chest, drawn: Drawn) -> F:
 
 
 def contrast_of(finding: NDArray[np.int8], severity: F) -> F:
-    """How bright a lesion is against what is around it.
-
-    >>> contrast_of(np.array([0, 0, -1], np.int8), np.array([0, 1, 1], np.float32)).round(2).tolist()
-    [0.10000000149011612, 0.3199999928474426, 0.0]
-    """
+    """How bright a lesion is against what is around it."""
     low, high = np.array(CONTRAST, np.float32).T
     known = np.maximum(finding, 0)
     return np.where(finding < 0, np.float32(0), low[known] + severity * (high - low)[known])
@@ -279,11 +260,7 @@ def scanned(grey: F, look: Look, rng: np.random.Generator) -> F:
 
 
 def in_bytes(grey: F) -> NDArray[np.uint8]:
-    """Pixels from 0 to 1 as 8 bits.
-
-    >>> in_bytes(np.array([[-1.0, 0.5, 2.0]], np.float32)).tolist()
-    [[0, 128, 255]]
-    """
+    """Pixels from 0 to 1 as 8 bits."""
     return np.asarray(np.rint(np.clip(grey, 0, 1) * 255), np.uint8)
 
 
@@ -305,13 +282,11 @@ OUTCOME = "abnormal"
 SEXES, FEMALE = ("F", "M"), 0.55
 ETHNICITIES = {"Caucasian": 0.40, "African-American": 0.30, "Hispanic": 0.15, "Asian": 0.15}
 AGES = {"18-39": 0.25, "40-64": 0.40, "65+": 0.35}
-LESIONS = (0.30, 0.40, 0.47)
-"""How many of each age group have a lesion."""
+LESIONS = (0.30, 0.40, 0.47)  # how many of each age group have a lesion
 BIASED = (1, 2, 4, 5, 7, 8)
 """Hospitals (counted from 0) where slight lesions of women are recorded as normal."""
 MISSED_BELOW = 0.6
-SHORTCUT = (0, 3, 6)
-"""Hospitals (counted from 0) where the tag goes with lesions."""
+SHORTCUT = (0, 3, 6)  # hospitals (counted from 0) where the tag goes with lesions
 TAG, TAG_WITH_LESION, TAG_WITHOUT = 0.30, 0.85, 0.10
 LOOKS = (
     Look(contrast=1.00, gamma=1.00, noise=0.020, blur=0.4, vignette=0.05),
@@ -329,26 +304,18 @@ _CHUNK = 128  # pictures drawn at a time: memory stays at some tens of megabytes
 
 
 class Truth(NamedTuple):
-    """What the tables do not say about one hospital's pictures, row for row. For evaluation, never
-    for training."""
+    """What the tables do not say about pictures: for evaluation, never for training."""
 
     patient: NDArray[np.int64]
-    lesion: NDArray[np.bool_]
-    """Whether there is a lesion, whatever was recorded."""
-    finding: NDArray[np.int8]
-    """-1 for none, else the index in `FINDINGS`."""
+    lesion: NDArray[np.bool_]  # whether there is a lesion, whatever was recorded
+    finding: NDArray[np.int8]  # -1 for none, else the index in `FINDINGS`
     severity: NDArray[np.float32]
-    tag: NDArray[np.bool_]
-    """Whether the letter is in the corner."""
+    tag: NDArray[np.bool_]  # whether the letter is in the corner
     masks: Masks
 
 
 def schema(size: int = 64) -> Schema:
-    """One image column, three group columns.
-
-    >>> schema(32).width
-    1024
-    """
+    """One image column, three group columns."""
     return Schema(
         patient="patient_id",
         groups=("sex", "age_group", "ethnicity"),
@@ -370,10 +337,6 @@ def radiographs(
 ) -> Cohort:
     """The federation: ``images`` training pictures of ``size`` x ``size`` at each hospital, test
     pictures beside them.
-
-    >>> site = radiographs(1, hospitals=1, images=16, size=16).sites[0]
-    >>> site.table["image"].shape, site.table["image"].dtype, len(set(site.table["patient_id"].tolist()))
-    ((16, 16, 16), dtype('uint8'), 14)
     """
     _check(hospitals, images, size, test_fraction)
     members = []
@@ -411,10 +374,6 @@ def truth(
     its table.
 
     Give the same seed and sizes as for the cohort; masks are drawn anew from the same numbers.
-
-    >>> known = truth(1, 0, test=False, images=16, size=16)
-    >>> known.masks.regions.shape, bool((known.masks.lesions.any(axis=(1, 2)) <= known.lesion).all())
-    ((16, 16, 16), True)
     """
     _check(hospital + 1, images, size, test_fraction)
     people = _people(seed, hospital, int(test), round(test_fraction * images) if test else images)
@@ -425,8 +384,7 @@ def truth(
 
 
 def _people(seed: int, hospital: int, part: int, count: int) -> _Drawings:
-    """Who is pictured at a hospital: part 0 trains, part 1 tests. The last eighth are second
-    pictures of the first patients."""
+    """Part 0 trains, part 1 tests. The last eighth are second pictures of the first."""
     shares = np.random.default_rng([seed, 0x8AD, hospital])
     ethnicity_shares = shares.dirichlet(20 * np.array(list(ETHNICITIES.values())))
     female_share = FEMALE + shares.uniform(-0.05, 0.05)

@@ -19,11 +19,10 @@ from suture import cohorts
 from suture.cohorts.cohort import Cohort
 from suture.errors import RunError, StudyError
 from suture.schema.table import Image
-from suture.site.images.files import library
+from suture.site.images import library
 from suture.study import Study
 
-SIDE, SIZE = 128, 32
-"""Pixels of a side in the image files, and in the study."""
+SIDE, SIZE = 128, 32  # pixels of a side in the image files, and in the study
 Kind = Literal["dicom", "png", "dicom-inverted", "png-16"]
 KINDS: tuple[Kind, ...] = ("dicom", "png", "dicom-inverted", "png-16")
 """How each of the four imaging hospitals stores its images."""
@@ -77,7 +76,6 @@ def _sites(cohort: Cohort, file: str) -> list[dict[str, str | int]]:
 
 
 def _free(targets: Sequence[Path]) -> None:
-    """Refuse to overwrite."""
     for path in targets:
         if path.exists():
             raise RunError(f"{path} exists already; choose another folder")
@@ -161,8 +159,7 @@ def write_radiograph(
 
 
 def _dicom(picture: NDArray[np.uint8], inverted: bool, patient: str, number: int) -> Any:
-    """A digital radiograph of 12 bits with an invented person's header; the inverted one is
-    compressed (RLE)."""
+    """A digital radiograph with an invented person's header; an inverted one is compressed."""
     pydicom = library("pydicom", "writing DICOM files")
     file = pydicom.Dataset()
     file.file_meta = pydicom.dataset.FileMetaDataset()

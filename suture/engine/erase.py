@@ -42,9 +42,8 @@ from suture.privacy.ledger.accounts import Account, Reserved
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.ledger.overview import overview
 from suture.result import Result
-from suture.site import places
-from suture.site.gate import erase_at_site, is_held_out, rows_of
-from suture.site.places import Place
+from suture.site import gate
+from suture.site.gate import Place, erase_at_site, is_held_out, rows_of
 from suture.study import Study
 
 How = Literal["checkpoint", "scratch"]
@@ -67,15 +66,15 @@ def erase(
     ``study`` tells which of its patients are held out, so that they are not said to have been
     trained on.
     """
-    if place.home is None or not (place.home / places.LEDGER).exists():
+    if place.home is None or not (place.home / gate.LEDGER).exists():
         raise StudyError(
             f"site {place.name!r} has no ledger at {place.home}; nothing was ever released here. "
             "Give the site's home"
         )
     if not patient.strip():
         raise StudyError("expected a patient's identifier, found an empty one")
-    with closing(Ledger.open(place.home / places.LEDGER, place.name)) as ledger:
-        entry, new = erase_at_site(ledger, places.site_secret(place.home), patient)
+    with closing(Ledger.open(place.home / gate.LEDGER, place.name)) as ledger:
+        entry, new = erase_at_site(ledger, gate.site_secret(place.home), patient)
         rows = None
         if study is not None and study.table is not None:
             tables = [place.source, *([place.test] if place.test is not None else [])]
@@ -268,7 +267,7 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
         for part, method in product(federation.split(study, here), study.methods)
     ]
     for place in here.places:
-        with closing(places.open_ledger(place, None)) as ledger:
+        with closing(gate.open_ledger(place, None)) as ledger:
             books = ledger.books()
         books.lifetime = books.lifetime or place.lifetime
         for part, plan in parts:
@@ -304,7 +303,7 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
 
 def place_for(home: Path, site: str | None) -> Place:
     """A site known by its home alone: enough for a tombstone and a certificate."""
-    path = home / places.LEDGER
+    path = home / gate.LEDGER
     with closing(Ledger.read(path)) as ledger:
         name = ledger.site
     if site is not None and site != name:

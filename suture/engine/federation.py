@@ -31,21 +31,24 @@ from suture.privacy.noise.source import derive
 from suture.privacy.unit import concatenate
 from suture.schema.table import Schema
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load, refusal
-from suture.site.gate import Admission, admit, consented, note_counts, passage_of
-from suture.site.hospital import Hospital
-from suture.site.images.column import ImageFiles
-from suture.site.passage import Passage
-from suture.site.places import (
+from suture.site.gate import (
     LEDGER,
+    Admission,
     Place,
+    admit,
+    consented,
+    note_counts,
     note_skipped,
     open_ledger,
     open_lifetime,
+    passage_of,
     place_of,
     secret_of,
     site_secret,
 )
-from suture.site.reading import check_readable
+from suture.site.hospital import Hospital
+from suture.site.images import ImageFiles
+from suture.site.reading import Passage, check_readable
 from suture.study import Study
 
 LEDGERS_ON_DISK = 200

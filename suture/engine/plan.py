@@ -33,9 +33,8 @@ from suture.privacy.accounting.events import (
 from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
 from suture.schema.table import Schema, feature_names
-from suture.site.gate import Admission
+from suture.site.gate import Admission, Place
 from suture.site.hospital import Hospital
-from suture.site.places import Place
 from suture.study import Study
 from suture.training.local import Local
 

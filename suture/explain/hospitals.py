@@ -43,7 +43,7 @@ from suture.report.shell import fill, put
 from suture.report.tables import Cell, Table
 from suture.report.theme import INK, Figure, finish, save, table
 from suture.site.cohort import SiteData
-from suture.site.places import Place
+from suture.site.gate import Place
 
 NAMED_FROM = 1.5
 """A corner is named when it holds more than so many equal shares of the weight."""

@@ -37,10 +37,10 @@ from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
 from suture.privacy.files import write_whole
 from suture.schema.table import Image
-from suture.site import places
+from suture.site import gate
 from suture.site.cohort import SiteData
-from suture.site.images.capture import patient_of, source_of, write_capture
-from suture.site.images.files import BrokenImage, read_image
+from suture.site.dicom import patient_of, source_of, write_capture
+from suture.site.images import BrokenImage, read_image
 
 SHOWN = 512
 """Pixels per side of the radiograph in the picture; the model sees its own size."""
@@ -180,7 +180,7 @@ def _write(
         identified=identify,
         series="Suture region values, not for diagnosis",
         comment=f"{title}. Log odds by region: {largest}",
-        secret=places.site_secret(home) if home is not None else None,
+        secret=gate.site_secret(home) if home is not None else None,
     )
     write_whole(picture, png(full))
     write_whole(html, page.encode())
@@ -211,7 +211,7 @@ def _write(
 
 def _read(path: Path, size: int) -> Rows:
     try:
-        return read_image(path, size).pixels
+        return read_image(path, size)
     except BrokenImage as error:
         raise DataError(f"--image {path.name}: {error}") from None
 

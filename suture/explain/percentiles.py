@@ -28,8 +28,7 @@ from suture.explain.run import Answer, ConceptModel, FinishedRun, Floats
 from suture.privacy.accounting.accountant import epsilon as epsilon_of_event
 from suture.privacy.accounting.planner import noise_for
 from suture.privacy.files import write_whole
-from suture.releases.counts import joint_histograms, read_each
-from suture.releases.query import counting, open_account
+from suture.releases.query import counting, joint_histograms, open_account, read_each
 from suture.schema.table import Number
 
 FILE = "percentiles.json"

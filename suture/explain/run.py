@@ -24,7 +24,7 @@ from suture.privacy.unit import Patients
 from suture.result import Result
 from suture.schema.record import Record, Statement
 from suture.schema.table import Schema
-from suture.site.places import Place
+from suture.site.gate import Place
 from suture.study import Study
 
 Floats = NDArray[np.float64]

@@ -30,11 +30,9 @@ from suture.privacy.software import software
 from suture.protection.envelope import seal, unseal
 from suture.protection.secure_sum import Grid, Share
 from suture.schema.table import Number, Schema
-from suture.site import places
+from suture.site import gate
 from suture.site.cohort import SiteData, load
-from suture.site.gate import admit
-from suture.site.passage import Passage
-from suture.site.places import Place
+from suture.site.gate import Place, admit
 from suture.site.profile import (
     Profile,
     contributions,
@@ -43,6 +41,7 @@ from suture.site.profile import (
     sensitivity,
     width,
 )
+from suture.site.reading import Passage
 from suture.study import Study
 
 OUTSIDE = 0.05
@@ -126,14 +125,14 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
     mechanism = share(noise)
     found = {}
     for place in here.places:
-        secret = places.secret_of(place, here.seed)
-        with places.borrowed(place, None) as ledger:
+        secret = gate.secret_of(place, here.seed)
+        with gate.borrowed(place, None) as ledger:
             passage = None
             if place.home is not None:
                 asked = federation.request(study, here.schema, place.name)
                 asked = replace(asked, unit="patient", epsilon=budget.epsilon, delta=budget.delta)
                 passage = admit(ledger, secret, place.papers, asked).passage
-            places.open_lifetime(place, ledger)
+            gate.open_lifetime(place, ledger)
             ledger.open_study(account, budget, normal_form(mechanism.event))
             asked_for = digest((classes, mechanism))
             context = Context(

@@ -35,7 +35,7 @@ from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal, unseal
 from suture.result import Result
-from suture.site import places
+from suture.site import gate
 from suture.site.hospital import Hospital, Member
 from suture.study import Study
 from suture.training.local import at_round
@@ -77,11 +77,11 @@ def join(
     if not isinstance(method, IFedAvg):
         raise StudyError(f"expected the method {readable('layers')}, found {method.name!r}")
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
-    ledger = places.open_ledger(place, None)
+    ledger = gate.open_ledger(place, None)
     try:
-        places.open_lifetime(place, ledger, private=asked.private)
+        gate.open_lifetime(place, ledger, private=asked.private)
         planned = _promise(asked, here, site, rounds, ledger)
-        data, secret = federation.load_site(asked, here, place), places.secret_of(place, here.seed)
+        data, secret = federation.load_site(asked, here, place), gate.secret_of(place, here.seed)
         hospital = Hospital(site, data, (ledger,), secret)
         noise = planned.noise_multiplier if planned else None
         member = Member(hospital, _account(asked), noise, asked.seed, asked.digest)

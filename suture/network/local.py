@@ -40,8 +40,8 @@ from suture.network.node.handler import Handler
 from suture.network.witnesses import new_identity
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
+from suture.site.gate import place_of
 from suture.site.hospital import fault
-from suture.site.places import place_of
 from suture.study import Study
 from suture.training.local import Local
 from suture.training.mechanism import train

@@ -70,13 +70,7 @@ def _span(ends: list[float], form: str) -> str:
 
 
 def histogram_chart(found: Released) -> Any:
-    """Noisy counts as bars with their intervals.
-
-    >>> rows = [{"bin": "no", "count": 9.0, "interval": [5.0, 13.0]}]
-    >>> found = {"bins": rows, "column": "died", "site": "boston", "epsilon": 0.5, "delta": 1e-5}
-    >>> histogram_chart(found).to_dict()["title"]["text"]
-    'died at boston, released with noise'
-    """
+    """Noisy counts as bars with their intervals."""
     rows = []
     for row in found["bins"]:
         low, high = row["interval"]

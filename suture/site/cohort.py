@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -26,20 +26,17 @@ from numpy.typing import NDArray
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
 from suture.schema.table import Image, Number, Schema, feature_names
-from suture.site import preprocess
-from suture.site.images.column import ImageFiles, Unusable, read_files, reasons
-from suture.site.passage import NOBODY, Keys, Mask, Passage, among, distinct, first_rows, held_out
+from suture.site import preprocess, reading
+from suture.site.images import ImageFiles, Unusable, read_files, reasons
 from suture.site.preprocess import MISSING, UNKNOWN, Counts
 from suture.site.profile import Profile, table, take
-from suture.site.reading import Read, Wanted, read_columns
 from suture.site.sources import Column, Source, SourceSpec, source_of
 
 Place: TypeAlias = Source | str | os.PathLike[str]
 Order = NDArray[np.intp]
 Classes: TypeAlias = int | tuple[str, ...]
 
-SHOWN = 10
-"""How many broken image files a refusal names."""
+SHOWN = 10  # how many broken image files a refusal names
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,14 @@ class Loaded:
     patients: int
     train_patients: int
     test_patients: int
-    class_rows: tuple[int, ...]
-    """Rows of each class, training and test together."""
+    class_rows: tuple[int, ...]  # rows of each class, training and test together
     clipped: dict[str, int] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    """Image files that could not be used and were skipped, by name: for a list in the site's home,
-    and nowhere else."""
+    """Image files that could not be used, by name: listed in the site's home, and nowhere else."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the rows, in counts and never in values: what was left out or taken as
-    missing because of it."""
-
-    @property
-    def positives(self) -> int:
-        """Rows with outcome 1 (any class but the first, where there are more than two)."""
-        return sum(self.class_rows[1:])
+    """What was left out or taken as missing, and why: counts, never values."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +63,7 @@ class SiteData:
 
     train: Patients
     test: Patients | None
-    test_groups: dict[str, NDArray[np.str_]]
-    """For each group column, the group of each test row."""
+    test_groups: dict[str, NDArray[np.str_]]  # for each group column, the group of each test row
     loaded: Loaded
     scales: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Mean and deviation of each number column, where the site standardised it; never leaves."""
@@ -84,8 +72,7 @@ class SiteData:
     columns: Patients | None = None
     """The table's columns as the door takes them for a noisy profile, where asked for."""
     profile: Profile | None = None
-    """The table's columns in figures, where asked for; exact, so it leaves only where nothing is
-    promised."""
+    """The table's columns in figures; exact, so it leaves only where nothing is promised."""
 
     @property
     def nobody(self) -> Patients:
@@ -100,31 +87,27 @@ def count_training_patients(
     site: str,
     holdout: float,
     split_key: str,
-    passage: Passage | None = None,
+    passage: reading.Passage | None = None,
     images: ImageFiles | None = None,
 ) -> int:
-    """How many patients the site will train on. Reads the patient column and those of the cohort
-    rule, and nothing else.
+    """How many patients the site will train on; reads only the columns that decide that.
 
     Where broken image files are skipped, each file is tried too, because only a row with a usable
     file passes. Only for generated patients, simulations and studies without privacy: elsewhere
     sizes are declared, and nothing is counted.
-
-    >>> ids = {"id": np.array([7, 7, 8, 9])}
-    >>> schema = Schema.parse({"patient": "id", "features": {"smoker": {"kind": "flag"}}})
-    >>> count_training_patients(ids, schema, site="boston", holdout=0.0, split_key="k")
-    3
     """
     source, images, size = source_of(source), images or ImageFiles(), schema.image_size
     tried = size is not None and images.broken == "skip" and isinstance(source, SourceSpec)
-    wanted = Wanted(schema, None, preprocess.Vocabulary({}), holdout, split_key, files=tried)
-    read = read_columns(source, wanted, site, passage)
+    wanted = reading.Wanted(
+        schema, None, preprocess.Vocabulary({}), holdout, split_key, features=tried
+    )
+    read = reading.read_columns(source, wanted, site, passage)
     keys = read.keys
     if tried and schema.image is not None and size is not None:
         names, root = read.features[schema.image].tolist(), images.root(source)
         broken = [i for i, name in enumerate(names) if read_files([name], root, size)[1]]
         keys = np.delete(keys, broken, axis=0)
-    return len(distinct(keys[~held_out(keys, holdout)]))
+    return len(reading.distinct(keys[~reading.held_out(keys, holdout)]))
 
 
 def load(
@@ -137,7 +120,7 @@ def load(
     split_key: str,
     test_source: Place | None = None,
     classes: Classes = 2,
-    passage: Passage | None = None,
+    passage: reading.Passage | None = None,
     scaling: str = "bounds",
     profile: str = "",
     images: ImageFiles | None = None,
@@ -170,11 +153,13 @@ def load(
     # Standardising needs to know what is missing, so that is marked first, and unmarked where the
     # schema asks for no mark.
     encoded = preprocess.marked(schema) if scaling == "site" else schema
-    wanted = Wanted(encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key)
-    table = _Table(wanted, outcome, classes, site, passage, profile, images or ImageFiles())
+    wanted = reading.Wanted(
+        encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key
+    )
+    table = _Table(wanted, classes, site, passage, profile, images or ImageFiles())
     parts = [table.read(source_of(source))]
     if test_source is not None:
-        trained = NOBODY if schema.patient is None else parts[0].patients
+        trained = reading.NOBODY if schema.patient is None else parts[0].patients
         tested = replace(table, wanted=replace(wanted, holdout=1.0), trained=trained)
         parts.append(tested.read(source_of(test_source)))
     train, test = parts[0].train, parts[-1].test
@@ -219,14 +204,13 @@ class _Part:
     train: Patients
     test: Patients
     groups: dict[str, NDArray[np.str_]]
-    patients: Keys
+    patients: reading.Keys
     counts: Counts
     class_rows: NDArray[np.int64]
     columns: Patients | None
     profile: Profile | None
     skipped: tuple[Unusable, ...]
-    beyond: int
-    """Rows left out because their patient has more than ``schema.rows``."""
+    beyond: int  # rows left out because their patient has more than ``schema.rows``
     problems: tuple[str, ...]
 
 
@@ -234,32 +218,33 @@ class _Part:
 class _Table:
     """How one table is read."""
 
-    wanted: Wanted
-    outcome: str
+    wanted: reading.Wanted
     classes: Classes
     site: str
-    passage: Passage | None
+    passage: reading.Passage | None
     profile: str
     images: ImageFiles
-    trained: Keys = field(default_factory=lambda: NOBODY)
+    trained: reading.Keys = field(default_factory=lambda: reading.NOBODY)
     """Patients who are trained on in another table, and so not tested on in this one."""
 
     def read(self, source: Source) -> _Part:
         """Read, validate, order, encode and split the table."""
         schema, profile, counts = self.wanted.schema, self.profile, Counts()
-        read = read_columns(source, self.wanted, self.site, self.passage)
+        read = reading.read_columns(source, self.wanted, self.site, self.passage)
         problems, found = _row_problems(read, schema), read.outcome
-        # Each row and each patient is looked at alone, so tables that differ by one patient still
-        # do so behind this.
-        both = among(read.keys, self.trained)
+        # Each row and patient is looked at alone: neighbouring tables stay neighbours behind this.
+        both = reading.among(read.keys, self.trained)
         if both.any():
-            patients = len(distinct(read.keys[both]))
+            patients = len(reading.distinct(read.keys[both]))
             problems.append(
                 f"{patients} patients are also in the training table; they are not tested on"
             )
-        usable = (found >= 0) & ~both
-        # Values are counted over all rows, also over those that are left out.
-        noted = counts if usable.all() else _noted(read, schema)
+        usable, noted = (found >= 0) & ~both, counts
+        if not usable.all():  # values are counted over all rows, also over those left out
+            noted = Counts()
+            for name, feature in schema.features.items():
+                if not isinstance(feature, Image):
+                    noted.note(name, feature, read.features[name])
         read = read.only(usable)
         order = _order(read)
         given = read.features if profile else {}
@@ -267,22 +252,23 @@ class _Table:
         order, x, skipped = self._matrix(read, order, source, counts)
         if skipped and self.images.broken == "refuse":
             problems.append(
-                f"{_unusable(schema, skipped, len(order) + len(skipped))} ({reasons(skipped)}). "
+                f"{_unusable(schema, skipped, len(order))} ({reasons(skipped)}). "
                 'Repair them, or set broken = "skip" in [images] to leave their rows out'
             )
-        problems += _value_problems(noted, schema, found, self.outcome, self.classes)
-        kept = _first_of_each(read.keys[order], schema.rows)
+        problems += _value_problems(noted, self.wanted, found, self.classes)
+        first = reading.first_rows(read.keys[order])
+        within = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+        kept = within < schema.rows  # the rows within each patient's first ones
         beyond = len(order) - int(np.count_nonzero(kept))
         if beyond:
             order, x = order[kept], x[kept]
             profiled = {name: values[kept] for name, values in profiled.items()}
         keys, y = read.keys[order], read.outcome[order].astype(np.int32)
         # Rows are ordered by the hash, so test rows come first.
-        tested = int(np.count_nonzero(held_out(keys, self.wanted.holdout)))
-        first = first_rows(keys)
+        tested = int(np.count_nonzero(reading.held_out(keys, self.wanted.holdout)))
+        first = reading.first_rows(keys)
         starts, split = np.append(first, len(y)), int(np.searchsorted(first, tested))
-        # One group per patient, that of the first row: a patient can then move only one group's
-        # sum.
+        # One group per patient, that of the first row: nobody moves more than one group's sum.
         group = None
         if read.protected is not None:
             group = np.maximum(read.protected[order][first], MISSING).astype(np.int32)
@@ -304,10 +290,9 @@ class _Table:
         )
 
     def _matrix(
-        self, read: Read, order: Order, source: Source, counts: Counts
+        self, read: reading.Read, order: Order, source: Source, counts: Counts
     ) -> tuple[Order, NDArray[np.float32], tuple[Unusable, ...]]:
-        """The order of the rows that train, their encoded values, and the files that were
-        skipped."""
+        """The order of the rows that train, their encoded values, and the skipped files."""
         schema = self.wanted.schema
         if schema.image is None or schema.image_size is None or not isinstance(source, SourceSpec):
             return order, preprocess.encode(read.features, schema, order, counts), ()
@@ -317,28 +302,11 @@ class _Table:
         return np.delete(order, gone), np.delete(x, gone, axis=0) if gone else x, tuple(unusable)
 
 
-def _noted(read: Read, schema: Schema) -> Counts:
-    counts = Counts()
-    for name, feature in schema.features.items():
-        if not isinstance(feature, Image):
-            counts.note(name, feature, read.features[name])
-    return counts
-
-
-def _first_of_each(keys: Keys, most: int) -> Mask:
-    """The rows within each patient's first ``most``, in keys that are in order."""
-    first = first_rows(keys)
-    sizes = np.diff(np.append(first, len(keys)))
-    kept: Mask = np.arange(len(keys)) - np.repeat(first, sizes) < most
-    return kept
-
-
-def _order(read: Read) -> Order:
-    """Rows by patient; the rows of one patient by a hash of their content, so that their order in
-    the file is moot."""
+def _order(read: reading.Read) -> Order:
+    """Rows by patient, and by a hash of their content, so that their order in the file is moot."""
     hi, lo = read.keys[:, 0], read.keys[:, 1]
     order = np.lexsort((lo, hi))
-    if len(first_rows(read.keys[order])) == len(order):
+    if len(reading.first_rows(read.keys[order])) == len(order):
         return order
     content = read.outcome.astype(np.uint64)
     for column in (*read.features.values(), *([] if read.protected is None else [read.protected])):
@@ -351,14 +319,11 @@ def _bits(column: Column) -> NDArray[np.uint64]:
     """64 bits of each row's value: a number's own, or a digest of an image or a file's name."""
     if column.ndim == 1 and column.dtype.kind not in "OU":
         return column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
-    digests = (
-        hashlib.blake2b(
-            value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes(),
-            digest_size=8,
-        )
-        for value in column
-    )
-    return np.array([int.from_bytes(one.digest()) for one in digests], np.uint64)
+    found = []
+    for value in column:
+        data = value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes()
+        found.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()))
+    return np.array(found, np.uint64)
 
 
 # --- warnings and problems: counts, never values ----------------------------------------------------------------------
@@ -378,22 +343,22 @@ def _warnings(
     for name, count in _added(part.counts.missing for part in parts).items():
         rule = schema.missing_rule(name)
         if rule != "refuse":  # else a problem, and said there
-            hint = "" if rule == "indicator" else _HINT
+            hint = (
+                "" if rule == "indicator" else '; missing = "indicator" would tell the model which'
+            )
             absent = f"{count} of {_rows(rows)} without a value"
             warnings.append(f"column {name!r}: {absent}, filled with the neutral one{hint}")
     skipped = [one for part in parts for one in part.skipped]
     if skipped:
-        files = _unusable(schema, skipped, rows + len(skipped))
+        files = _unusable(schema, skipped, rows)
         warnings.append(f"{files}, their rows are skipped ({reasons(skipped)})")
     beyond = sum(part.beyond for part in parts)
     if beyond:
         first = f"the first {schema.rows} of their patient (schema.rows)"
         warnings.append(f"{_rows(beyond)} beyond {first}, not used")
     if train.rows and len(np.unique(train.y)) == 1:
-        warnings.append(
-            "all training rows have the same outcome: the site can train, but alone it learns "
-            "nothing"
-        )
+        words = "the site can train, but alone it learns nothing"
+        warnings.append(f"all training rows have the same outcome: {words}")
     if not train.rows:
         warnings.append("every patient fell into the hold-out: the site has nobody to train on")
     if expects_test and not test.rows:
@@ -401,12 +366,8 @@ def _warnings(
     return tuple(f"site {site!r}: {warning}" for warning in warnings)
 
 
-_HINT = '; missing = "indicator" would tell the model which'
-
-
-def _row_problems(read: Read, schema: Schema) -> list[str]:
-    """Lines that cannot be read, rows that belong to nobody (both are left out), and rows of a
-    protected group that nobody declared, to whom a fair method could not be fair."""
+def _row_problems(read: reading.Read, schema: Schema) -> list[str]:
+    """Unreadable lines and rows of nobody (both left out), and undeclared protected groups."""
     problems = list(read.unreadable)
     if read.no_patient:
         problems.append(
@@ -424,10 +385,10 @@ def _row_problems(read: Read, schema: Schema) -> list[str]:
 
 
 def _value_problems(
-    counts: Counts, schema: Schema, y: NDArray[np.int16], outcome: str, classes: Classes
+    counts: Counts, wanted: reading.Wanted, y: NDArray[np.int16], classes: Classes
 ) -> list[str]:
     """Rows without an outcome, and values that the schema does not declare."""
-    problems = []
+    schema, outcome, problems = wanted.schema, wanted.outcome, []
     missing, unknown = int(np.count_nonzero(y == MISSING)), int(np.count_nonzero(y == UNKNOWN))
     if missing:
         words = "without an outcome; fill it in, or remove them"
@@ -459,12 +420,11 @@ def _value_problems(
 
 
 def refusal(source: Source, site: str, loaded: Loaded) -> DataError:
-    """All problems of one site in one error, for whoever holds the rows; names the first broken
-    image files."""
-    problems = list(loaded.problems)
-    if loaded.skipped and any("image files" in problem for problem in problems):
-        more = f"; and {len(loaded.skipped) - SHOWN} more" if len(loaded.skipped) > SHOWN else ""
-        problems.append(f"the files: {'; '.join(loaded.skipped[:SHOWN])}{more}")
+    """All problems of one site in one error, for whoever holds the rows."""
+    problems, files = list(loaded.problems), loaded.skipped
+    if files and any("image files" in problem for problem in problems):
+        more = f"; and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+        problems.append(f"the files: {'; '.join(files[:SHOWN])}{more}")
     where = source.describe() if isinstance(source, SourceSpec) else "in memory"
     place = f"site {site!r} ({where})"
     if len(problems) == 1:
@@ -473,16 +433,13 @@ def refusal(source: Source, site: str, loaded: Loaded) -> DataError:
     return DataError(f"{place}: {len(problems)} problems\n{lines}")
 
 
-def _unusable(schema: Schema, unusable: Iterable[Unusable], rows: int) -> str:
-    count = len(list(unusable))
+def _unusable(schema: Schema, skipped: Sequence[Unusable], usable: int) -> str:
+    count, rows = len(skipped), usable + len(skipped)
     return f"column {schema.image!r}: {count:,} of {rows:,} image files cannot be used"
 
 
 def _added(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(total)
+    return dict(sum(map(Counter, parts), Counter[str]()))
 
 
 def _rows(count: int) -> str:

@@ -58,28 +58,30 @@ LABS = {  # feature -> (hourly name, labname of lab)
     "pao2": ("po2", "paO2"),
 }
 WHERE = (
-    "download the eICU demo (open access) from physionet.org/content/eicu-crd-demo, or the full "
-    "database (credentialed) from physionet.org/content/eicu-crd, into a folder 'eicu_demo' and "
-    "set SUTURE_DATA to the folder that holds it"
+    "the eICU demo (open access) of physionet.org/content/eicu-crd-demo, or the full database "
+    "(credentialed) of physionet.org/content/eicu-crd, in a folder 'eicu_demo'"
 )
 
 
-def data_folder(name: str) -> Path:
+def data_folder(name: str, what: str = WHERE) -> Path:
     """A folder of real data: under SUTURE_DATA, else in ../shared/data beside the checkout."""
-    root = os.environ.get("SUTURE_DATA")
-    folder = (Path(root) if root else Path(__file__).parents[2].parent / "shared" / "data") / name
-    if not folder.is_dir():
-        raise DataError(f"{folder} does not exist; {WHERE}")
-    return folder
+    given = os.environ.get("SUTURE_DATA")
+    root = Path(given) if given else Path(__file__).parents[2].parent / "shared" / "data"
+    if not (root / name).is_dir():
+        raise DataError(
+            f"the data set {name!r} is not in {root}; put it there, or set SUTURE_DATA to the "
+            f"folder that holds {name}/. It is: {what}"
+        )
+    return root / name
 
 
-def stays(folder: Path, *, memory: str = "1GB") -> Columns:
+def stays(folder: Path) -> Columns:
     """One row per patient as columns, ordered by hospital and patient."""
     import duckdb
 
     with tempfile.TemporaryDirectory() as spill:
         connection = duckdb.connect(
-            config={"memory_limit": memory, "temp_directory": spill, "threads": 2}
+            config={"memory_limit": "1GB", "temp_directory": spill, "threads": 2}
         )
         try:
             for table in ("patient", "hospital", "apacheApsVar"):
@@ -91,7 +93,7 @@ def stays(folder: Path, *, memory: str = "1GB") -> Columns:
             # conversion errors.
             kind = type(error).__name__
             raise DataError(
-                f"{folder}: the eICU tables do not have the published columns ({kind}); {WHERE}"
+                f"{folder}: the tables do not have the published columns ({kind}) of {WHERE}"
             ) from None
         finally:
             connection.close()
@@ -107,7 +109,7 @@ def _table(folder: Path, name: str) -> str:
             # Everything as text: types are cast where they are used, so that one odd cell far down
             # is no error.
             return f"read_csv({quoted(str(path))}, all_varchar = true)"
-    raise DataError(f"{folder} has no table {name} (.csv.gz, .csv or .parquet); {WHERE}")
+    raise DataError(f"{folder} has no table {name} (.csv.gz, .csv or .parquet) of {WHERE}")
 
 
 def _charted(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""The gate: a site's own decision, before any row is read, whether a study may run here and which
-of its patients pass.
+"""The gate: before any row is read, where a site's rows, ledger, secret and papers are, whether a
+study may run here, and which of the site's patients pass. The site decides.
 
 *Charter.* The site's home may hold ``charter.toml`` (or the study names another place) and
 ``trust.pub``, the keys it trusts. What the charter does not allow is refused, all reasons at once,
@@ -26,8 +26,10 @@ silence.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -36,12 +38,14 @@ from numpy.typing import NDArray
 
 from suture.errors import CharterError, LedgerError, StudyError
 from suture.privacy.charter import Charter, Objection, Request, objections, read_charter, trust
+from suture.privacy.files import write_whole
 from suture.privacy.ledger.chain import ADMITTED
-from suture.privacy.ledger.ledger import Entry, Ledger
-from suture.privacy.noise.source import derive
+from suture.privacy.ledger.ledger import Budget, Entry, Ledger
+from suture.privacy.noise.source import derive, secure_key, seeded_key
 from suture.privacy.signing import read_public
 from suture.schema.table import Schema
-from suture.site.passage import (
+from suture.site.preprocess import sql_text, texts
+from suture.site.reading import (
     NOBODY,
     Keys,
     Passage,
@@ -51,9 +55,136 @@ from suture.site.passage import (
     held_out,
     sql_key,
 )
-from suture.site.preprocess import sql_text, texts
 from suture.site.sources import ConsentSpec, Opened, Source, SourceSpec, open_table, quoted
-from suture.study import Study
+from suture.study import Site, Study
+
+LEDGER = "ledger.sqlite"
+LIFETIME = Budget(10.0, 1e-4, "pld")
+"""What all studies together may spend on a real site's patients, unless the site states otherwise."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one site's rows are, before any has been read."""
+
+    name: str
+    region: str
+    source: Source
+    test: Source | None
+    home: Path | None
+    """None for generated patients and simulations: their secret is derived from the seed."""
+    papers: Papers = field(default_factory=lambda: Papers(None, None))
+    edition: int = 1  # raised by a person when the table's rows are new
+    stated: Budget | None = None  # the lifetime budget that the site states, if it states one
+
+    @property
+    def lifetime(self) -> Budget | None:
+        """What all studies together may spend here: every site with a home has a limit."""
+        return None if self.home is None else self.stated or LIFETIME
+
+
+def place_of(site: Site, base: Path) -> Place:
+    """Where one site of a study file keeps everything; paths are relative to ``base``."""
+    if site.data is None:
+        raise StudyError(
+            f"site {site.name!r} has no data = ... here, so only the site itself can read its "
+            "rows: run the study through the hub that the sites are connected to (suture run "
+            "study.toml --hub HUB), or name the table"
+        )
+    home = base / (site.home or Path(".suture") / site.name)
+    charter = base / site.charter if site.charter else None
+    trust = base / site.trust if site.trust else None
+    consent = site.consent.under(base) if site.consent else None
+    return Place(
+        site.name,
+        site.region,
+        site.data.under(base),
+        site.test.under(base) if site.test else None,
+        home,
+        Papers.at(home, charter, trust, consent),
+        site.edition,
+        Budget(**site.lifetime.model_dump()) if site.lifetime else None,
+    )
+
+
+def named_place(file: Path, site: str) -> Place:
+    """One site of a study file, by name."""
+    found = {item.name: item for item in Study.from_toml(file).sites}
+    if site not in found:
+        names = ", ".join(found) or "none: its patients are generated"
+        raise StudyError(f"{file} has no site {site!r} of its own; it has: {names}")
+    return place_of(found[site], file.resolve().parent)
+
+
+def secret_of(place: Place, seed: int) -> bytes:
+    """The site's secret: its own for real patients, derived from the seed for generated ones."""
+    return seeded_key(seed, "site", place.name) if place.home is None else site_secret(place.home)
+
+
+def open_ledger(place: Place, folder: Path | None) -> Ledger:
+    """The site's own ledger; for generated patients one in the run folder, or in memory."""
+    if place.home is not None:
+        _make(place.home)
+        return Ledger.open(place.home / LEDGER, place.name)
+    path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
+    return Ledger.open(path, place.name, durable=False)
+
+
+@contextmanager
+def borrowed(place: Place, folder: Path | None) -> Iterator[Ledger]:
+    """The site's ledger for a moment."""
+    with closing(open_ledger(place, folder)) as ledger:
+        yield ledger
+
+
+def open_lifetime(place: Place, ledger: Ledger, *, private: bool = True) -> None:
+    """Record the site's lifetime budget before anything is promised.
+
+    The default is recorded with the first promise of privacy, where nothing is recorded yet: it
+    does not replace what the site said earlier, and a study that promises nothing does not record
+    it.
+    """
+    if place.lifetime is not None and (place.stated or (private and ledger.lifetime is None)):
+        ledger.open_lifetime(place.lifetime)
+
+
+def note_skipped(home: Path, skipped: Sequence[str]) -> None:
+    """List image files that were left out in the site's own folder: names may tell of patients."""
+    _make(home)
+    write_whole(home / "skipped-images.txt", ("\n".join(skipped) + "\n").encode())
+
+
+def _make(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"the site's home {home} cannot be made: {error}") from None
+
+
+def site_secret(home: Path) -> bytes:
+    """The site's secret: 32 bytes, made once, readable by the site's user only."""
+    path = home / "secret.key"
+    _make(home)
+    try:
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            secret = path.read_bytes()
+            if len(secret) != 32:
+                raise LedgerError(
+                    f"{path} should hold 32 bytes, found {len(secret)}; restore it from the site's "
+                    "backup. A new secret is safe too, but then repeated releases are charged again"
+                ) from None
+            return secret
+        with os.fdopen(handle, "wb") as file:
+            secret = secure_key()
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+        return secret
+    except OSError as error:
+        raise LedgerError(f"the site's secret {path} cannot be read or written: {error}") from None
+
 
 CHARTER, TRUST, STUDIES = "charter.toml", "trust.pub", "studies"
 REFUSED, CONSENT, ERASED = "refused", "consent", "erased"
@@ -130,8 +261,7 @@ def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None
 
 
 def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Admission:
-    """Refuse, or say who passes; both are noted. Reads the charter and the consent table, and none
-    of the rows."""
+    """Refuse, or say who passes, and note it. Reads charter and consent table, but no rows."""
     charter, found = check(papers, request, _today(ledger))
     if found:
         facts = {"charter": charter and charter.digest, "why": [item.name for item in found]}
@@ -158,9 +288,6 @@ def accepted(home: Path) -> frozenset[str]:
     """The digests of the studies that a person at the site has accepted (``suture site accept``).
 
     A file that is no study accepts nothing: what cannot be read approves of nothing.
-
-    >>> accepted(Path("nowhere"))
-    frozenset()
     """
     found = set()
     for path in sorted((home / STUDIES).glob("*.toml")):
@@ -173,15 +300,13 @@ def accepted(home: Path) -> frozenset[str]:
 
 
 def passage_of(ledger: Ledger, secret: bytes, papers: Papers, study: str, site: str) -> Passage:
-    """Who passes: nobody who is erased, and where there is a consent table, only who consents today
-    by the ledger's clock."""
+    """Who passes today: nobody who is erased; with a consent table, only who consents."""
     passage = Passage(passage_key(secret), erased=erased_keys(ledger, secret))
     return consented(passage, papers, study, _today(ledger), site)
 
 
 def consented(passage: Passage, papers: Papers, study: str, today: date, site: str) -> Passage:
-    """The same passage, narrowed to those who consent to the study, where the site has a consent
-    table."""
+    """The same passage, narrowed to those who consent, where the site has a consent table."""
     if papers.consent is not None:
         passage.consenting, passage.withdrawn, passage.problems = read_consent(
             papers.consent, study=study, today=today, key=passage.key, site=site
@@ -195,11 +320,7 @@ def note_counts(ledger: Ledger, study: str, passage: Passage) -> None:
 
 
 def passage_key(secret: bytes) -> str:
-    """The key under which a site compares identifiers.
-
-    >>> passage_key(bytes(32)) == passage_key(bytes(32)), passage_key(bytes(32)) == passage_key(bytes(31) + b"x")
-    (True, False)
-    """
+    """The key under which a site compares identifiers."""
     return derive(secret, "passage").hex()
 
 
@@ -213,8 +334,7 @@ def _today(ledger: Ledger) -> date:
 def read_consent(
     spec: ConsentSpec, *, study: str, today: date, key: str, site: str
 ) -> tuple[Keys, Keys, tuple[str, ...]]:
-    """The keys of the patients who consent to the study today, of those who withdrew, and what
-    cannot be read."""
+    """The keys of who consents to the study today, of who withdrew, and what cannot be read."""
     named = [column for column in (spec.study, spec.given, spec.withdrawn) if column is not None]
     with open_table(spec, [spec.patient, *named], site=site) as opened:
         patient = sql_text(opened, spec.patient)
@@ -249,8 +369,7 @@ def read_consent(
 def _days(opened: Opened, column: str) -> str:
     """A date column as days since 1970; two marks for an empty cell and for anything else."""
     text = sql_text(opened, column)
-    # DuckDB would read 31/05/26 as a day of the year 31: only the one form that means one day
-    # passes.
+    # DuckDB would read 31/05/26 as a day of the year 31: only one form passes.
     written = f"regexp_full_match({text}, '\\d{{4}}-\\d{{2}}-\\d{{2}}([ T].*)?')"
     day = f"CASE WHEN {written} THEN TRY_CAST(substr({text}, 1, 10) AS DATE) END"
     other = f"CASE WHEN {text} IS NULL THEN {_NEVER} ELSE {_UNREADABLE} END"
@@ -276,11 +395,7 @@ def _by_patient(
 
 
 def tombstone(secret: bytes, patient: str) -> str:
-    """What stands for an erased patient.
-
-    >>> len(tombstone(bytes(32), "p1")), tombstone(bytes(32), " p1 ") == tombstone(bytes(32), "p1")
-    (32, True)
-    """
+    """What stands for an erased patient."""
     return bytes(hashed([patient.strip()], passage_key(secret)).astype(">u8").tobytes()).hex()
 
 
@@ -326,9 +441,5 @@ def rows_of(source: Source, schema: Schema, patient: str, *, site: str) -> int:
 
 
 def is_held_out(patient: str, holdout: float, split_key: str) -> bool:
-    """Whether the split keeps this patient for testing, so that no model was trained on them.
-
-    >>> is_held_out("p1", 1.0, "42"), is_held_out("p1", 0.0, "42")
-    (True, False)
-    """
+    """Whether the split keeps this patient for testing, so that no model was trained on them."""
     return bool(held_out(hashed([patient.strip()], split_key), holdout)[0])

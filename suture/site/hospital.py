@@ -35,8 +35,7 @@ from suture.schema.message import Field, check_message
 from suture.site.cohort import SiteData
 from suture.site.sources import Columns
 
-State = Columns
-"""Named arrays that a method keeps between rounds."""
+State = Columns  # named arrays that a method keeps between rounds
 
 
 class SiteMethod(Protocol):
@@ -100,8 +99,7 @@ class Member:
     fold: int = 0
     own: State = field(default_factory=dict)
     new_charges: int = 0
-    session: bytes = b""
-    """Under masks: the digest of the sum's terms."""
+    session: bytes = b""  # under masks: the digest of the sum's terms
     _context: tuple[tuple[object, ...], Context] | None = field(default=None, repr=False)
 
     @property
@@ -135,8 +133,7 @@ class Member:
         return all(ledger.can_pay(self.account, event, mark) for ledger in self.hospital.ledgers)
 
     def step(self, method: SiteMethod, message: bytes, round_: int) -> bytes:
-        """Answer as before; or pay, let the door compute what leaves, and keep it before it
-        does."""
+        """Answer as before; or pay, let the door compute the answer, keep it, and send it."""
         site, context = self.hospital, self.context(method, message, round_)
         self._context = None
         arrays = unseal(message)
@@ -187,8 +184,7 @@ class Member:
     def scores(
         self, method: SiteMethod, state: State
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Labels and risks of the site's test patients. Simulation only: exact, not charged, and
-        stated as not covered."""
+        """Labels and risks of the test patients: exact, not charged; for simulations only."""
         test = self.hospital.data.test
         if test is None:
             return np.zeros(0, np.int32), np.zeros(0, np.float32)
@@ -211,8 +207,7 @@ def fault(error: Exception) -> str:
 
 
 def finite(payload: State, site: str, round_: int) -> State:
-    """The answer, if all of it is finite. What diverged did so after the noise, so saying so costs
-    nothing."""
+    """The answer, if finite. What diverged did so after the noise: saying so costs nothing."""
     if not all(np.isfinite(array).all() for array in payload.values() if array.dtype.kind == "f"):
         raise RunError(
             f"site {site!r}, round {round_}: training diverged (the update is not finite); lower "

@@ -12,7 +12,7 @@ encodes them.
 | a category or flag that is not declared            | missing, counted; the value is never shown          |
 | an outcome that is not declared                    | its row is left out, counted                        |
 
-Nothing is refused here: see `cohort.problems`.
+Nothing is refused here: see `cohort`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
-from suture.site.images.column import in_memory
+from suture.site.images import in_memory
 from suture.site.sources import Column, Columns, Opened, quoted
 
 MISSING, UNKNOWN = -1, -2
@@ -41,15 +41,10 @@ class Vocabulary:
     """The texts of a flag, a category or an outcome, and the code each stands for."""
 
     codes: dict[str, int]
-    fold: bool = False
-    """Whether case is ignored."""
+    fold: bool = False  # whether case is ignored
 
     def code(self, text: str | None) -> int:
-        """The code of one text.
-
-        >>> BINARY.code(" Yes "), BINARY.code("0.0"), BINARY.code(""), BINARY.code("maybe")
-        (1, 0, -1, -2)
-        """
+        """The code of one text."""
         if text is None or not text.strip():
             return MISSING
         text = whole(text.strip())
@@ -77,23 +72,13 @@ BINARY = Vocabulary({**dict.fromkeys(NO, 0), **dict.fromkeys(YES, 1)}, fold=True
 
 
 def vocabulary_of(feature: Category | Flag) -> Vocabulary:
-    """The texts of a feature.
-
-    >>> vocabulary_of(Category(values=("F", "M"))).codes
-    {'F': 0, 'M': 1}
-    """
     if isinstance(feature, Flag):
         return BINARY
     return Vocabulary({whole(value): i for i, value in enumerate(feature.values)})
 
 
 def outcome_vocabulary(classes: int | tuple[str, ...]) -> Vocabulary:
-    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1 for k, or the given
-    labels in order.
-
-    >>> outcome_vocabulary(3).codes, outcome_vocabulary(("home", "ward")).codes
-    ({'0': 0, '1': 1, '2': 2}, {'home': 0, 'ward': 1})
-    """
+    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, or the given labels."""
     if classes == 2:
         return BINARY
     labels = map(str, range(classes)) if isinstance(classes, int) else map(whole, classes)
@@ -108,8 +93,7 @@ def sql_text(opened: Opened, column: str) -> str:
     kind, name = opened.types[column], opened.names[column]
     text = f"trim(CAST({name} AS VARCHAR), e' \\t\\r\\n')"
     if kind in ("FLOAT", "DOUBLE"):
-        # As `whole` does in memory: 1.0 in one site's table and 1 in another's are one identifier
-        # or group.
+        # As `whole` does in memory: 1.0 at one site and 1 at another are one identifier or group.
         plain = f"regexp_replace({text}, '{_WHOLE}', '\\1')"
         text = f"CASE WHEN isnan({name}) THEN NULL ELSE {plain} END"
     text = f"nullif({text}, '')"
@@ -125,9 +109,8 @@ def sql_number(opened: Opened, column: str) -> str:
     if _NUMERIC.match(kind) and not spec.missing:
         return f"coalesce(CAST({name} AS DOUBLE), 'nan'::DOUBLE)"
     text = sql_text(opened, column)
-    # Markers come first, because they may look like numbers ("-999"). Without any, the plain cast
-    # is tried first and the text is only looked at where that fails: half the time for a file of a
-    # million rows.
+    # Markers come first, because they may look like numbers ("-999"). Without any, the text is only
+    # looked at where the plain cast fails: half the time for a file of a million rows.
     plain = text if spec.missing else f"CAST({name} AS VARCHAR)"
     if spec.decimal == "," and kind == "VARCHAR":
         plain = f"replace({plain}, ',', '.')"
@@ -136,8 +119,7 @@ def sql_number(opened: Opened, column: str) -> str:
 
 
 def sql_typed(opened: Opened, column: str, feature: Feature) -> str:
-    """A feature as its typed column; for an image, the name of its file, empty where there is
-    none."""
+    """A feature as its typed column; for an image, the name of its file, or an empty text."""
     if isinstance(feature, Number):
         return sql_number(opened, column)
     text = sql_text(opened, column)
@@ -215,8 +197,7 @@ class Counts:
     not_declared: dict[str, int] = field(default_factory=dict)
 
     def note(self, name: str, feature: Feature, values: Column) -> NDArray[np.bool_]:
-        """Count missing and undeclared values of a typed column; returns where there is no usable
-        value."""
+        """Count missing and undeclared values; returns where there is no usable value."""
         if isinstance(feature, Number):
             absent, wrong, into = np.isnan(values), np.isinf(values), self.not_a_number
         else:
@@ -230,8 +211,7 @@ class Counts:
 def encode(
     columns: Columns, schema: Schema, order: NDArray[np.intp] | None, counts: Counts
 ) -> NDArray[np.float32]:
-    """The encoded matrix, rows in the given order; removes each column from ``columns`` once it is
-    encoded.
+    """The encoded matrix, rows in the given order; takes each column out of ``columns``.
 
     The one place where values become inputs: every entry is finite and within [-1, 1], whatever the
     rows hold, so a single wild value cannot push a patient's gradient anywhere that clipping does
@@ -247,8 +227,7 @@ def encode(
     """
     rows = len(columns[next(iter(schema.features))])
     matrix = np.zeros((rows, schema.width), np.float32)
-    j = 0
-    for name, feature in schema.features.items():
+    for name, feature, j, mark in _places(schema):
         values = columns.pop(name) if order is None else columns.pop(name)[order]
         if isinstance(feature, Image):  # which is then the only feature
             return in_memory(values, feature.size, name)
@@ -257,26 +236,18 @@ def encode(
             outside = ((values < feature.low) | (values > feature.high)) & ~absent
             _count(counts.clipped, name, outside)
             matrix[:, j] = np.where(absent, 0.0, scale(values, feature))
-            j += 1
         elif isinstance(feature, Flag):
             matrix[:, j] = np.where(absent, 0.5, values == 1)
-            j += 1
         else:
             for code in range(len(feature.values)):
-                matrix[:, j] = values == code
-                j += 1
-        if schema.missing_rule(name) == "indicator":
-            matrix[:, j] = absent
-            j += 1
+                matrix[:, j + code] = values == code
+        if mark is not None:
+            matrix[:, mark] = absent
     return matrix
 
 
 def scale(values: NDArray[np.float64], feature: Number) -> NDArray[np.float64]:
-    """Bounds to -1 and 1, the middle to 0, values outside to the nearer bound.
-
-    >>> scale(np.array([18.0, 59.0, 100.0, 300.0]), Number(low=18, high=100)).tolist()
-    [-1.0, 0.0, 1.0, 1.0]
-    """
+    """Bounds to -1 and 1, the middle to 0, values outside to the nearer bound."""
     inside = np.clip(values, feature.low, feature.high)
     # In this order the quotient cannot exceed 1: rounding keeps x - low <= high - low.
     scaled: NDArray[np.float64] = 2 * ((inside - feature.low) / (feature.high - feature.low)) - 1
@@ -284,28 +255,21 @@ def scale(values: NDArray[np.float64], feature: Number) -> NDArray[np.float64]:
 
 
 def marked(schema: Schema) -> Schema:
-    """The same schema with a mark beside every feature that may be missing.
-
-    >>> marked(Schema(missing="fill", features={"smoker": Flag()})).width
-    2
-    """
-    features = {
-        name: feature.model_copy(update={"missing": "indicator"})
-        if schema.missing_rule(name) == "fill"
-        else feature
-        for name, feature in schema.features.items()
-    }
+    """The same schema with a mark beside every feature that may be missing."""
+    features = dict(schema.features)
+    for name, feature in features.items():
+        if schema.missing_rule(name) == "fill":
+            features[name] = feature.model_copy(update={"missing": "indicator"})
     return schema.model_copy(update={"features": features})
 
 
-def _places(schema: Schema) -> Iterator[tuple[Feature, int, int | None]]:
-    """Each feature, the place of its first encoded column, and that of its mark for missing values,
-    if it has one."""
+def _places(schema: Schema) -> Iterator[tuple[str, Feature, int, int | None]]:
+    """Each feature, the place of its first encoded column, and that of its mark, if it has one."""
     at = 0
     for name, feature in schema.features.items():
         width = len(feature.values) if isinstance(feature, Category) else 1
         marked = schema.missing_rule(name) == "indicator"
-        yield feature, at, at + width if marked else None
+        yield name, feature, at, at + width if marked else None
         at += width + marked
 
 
@@ -321,7 +285,7 @@ def fitted_scales(x: NDArray[np.float32], schema: Schema) -> dict[int, tuple[flo
     {0: (0.0, 1.0)}
     """
     found = {}
-    for feature, j, mark in _places(schema):
+    for _, feature, j, mark in _places(schema):
         if not isinstance(feature, Number):
             continue
         values = x[:, j].astype(np.float64)
@@ -346,7 +310,7 @@ def standardise(
     [[0.5, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.5, 0.5, 1.0]]
     """
     out = x.copy()
-    for feature, j, mark in _places(schema):
+    for _, feature, j, mark in _places(schema):
         if isinstance(feature, Number):
             mean, spread = scales[j]
             scaled = (x[:, j] - mean) / spread

@@ -32,17 +32,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Profile:
-    """Weighted sums over a site's patients, by class. Numbers are on the scale of their bounds (-1
-    to 1)."""
+    """Weighted sums over a site's patients, by class; numbers scaled by their bounds to -1..1."""
 
-    patients: Floats
-    """Patients of each class."""
-    recorded: Floats
-    """features x classes: patients with a value."""
-    total: Floats
-    """columns x classes: sum of the values that are there."""
-    squares: Floats
-    """columns x classes: sum of their squares."""
+    patients: Floats  # patients of each class
+    recorded: Floats  # features x classes: patients with a value
+    total: Floats  # columns x classes: sum of the values that are there
+    squares: Floats  # columns x classes: sum of their squares
     outside: Floats
     """features x 2: patients below and above the bounds (exact profiles only; nan otherwise)."""
     fourths: Floats
@@ -51,8 +46,7 @@ class Profile:
 
     They say how well a spread is known: in a column with heavy tails a single patient can double
     it."""
-    noise: float = 0.0
-    """Standard deviation of the noise in every sum."""
+    noise: float = 0.0  # standard deviation of the noise in every sum
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Plain lists, for JSON."""
@@ -100,14 +94,7 @@ def take(
     classes: int,
     clip: bool,
 ) -> Profile:
-    """The exact profile of typed columns grouped by patient; ``clip`` keeps numbers to their
-    bounds.
-
-    >>> schema = Schema(features={"age": Number(low=0, high=100)})
-    >>> found = take({"age": np.array([50.0, 100, np.nan])}, np.array([0, 1, 1]), np.arange(4), schema, 2, True)
-    >>> found.patients.tolist(), found.recorded.tolist(), found.total.tolist()
-    ([1.0, 2.0], [[1.0, 1.0]], [[0.0, 1.0]])
-    """
+    """The exact profile of typed columns by patient; ``clip`` keeps numbers to their bounds."""
     sizes = np.diff(starts)
     weight = np.repeat(1.0 / np.maximum(sizes, 1), sizes)
 
@@ -151,24 +138,14 @@ def _codes(feature: Feature) -> Sequence[int]:
 
 
 def sensitivity(schema: Schema) -> float:
-    """How far one patient can move the vector of sums.
-
-    >>> sensitivity(Schema(features={"age": Number(low=0, high=1), "sex": Category(values=("F", "M"))}))
-    2.449489742783178
-    """
+    """How far one patient can move the vector of sums."""
     return math.sqrt(1 + sum(3 if isinstance(f, Number) else 2 for f in schema.features.values()))
 
 
 def table(
     columns: Columns, y: NDArray[np.int32], starts: NDArray[np.int64], schema: Schema
 ) -> Patients:
-    """Typed columns as rows grouped by patient: numbers on the scale of their bounds and within
-    them, codes as they are.
-
-    >>> schema = Schema(features={"age": Number(low=0, high=100)})
-    >>> table({"age": np.array([50.0, 500, np.nan])}, np.array([0, 1, 1]), np.arange(4), schema).x.ravel().tolist()
-    [0.0, 1.0, nan]
-    """
+    """Typed columns as rows by patient: numbers scaled and clipped to their bounds."""
     parts = []
     for name, feature in schema.features.items():
         raw = columns[name]
@@ -180,11 +157,7 @@ def table(
 
 
 def width(schema: Schema, classes: int) -> int:
-    """Numbers in the vector of sums.
-
-    >>> width(Schema(features={"age": Number(low=0, high=1), "sex": Category(values=("F", "M"))}), 2)
-    14
-    """
+    """Numbers in the vector of sums."""
     numbers = sum(isinstance(feature, Number) for feature in schema.features.values())
     return classes * (1 + len(schema.features) + len(profile_columns(schema)) + numbers)
 
@@ -211,8 +184,7 @@ def contributions(block: Patients, schema: Schema, classes: int) -> Rows:
 
 
 def from_sums(sums: Floats, schema: Schema, classes: int, noise: float) -> Profile:
-    """The profile of noisy sums; counts of values outside the bounds and fourth powers are left
-    out."""
+    """The profile of noisy sums, without counts outside the bounds and fourth powers."""
     features, columns = len(schema.features), profile_columns(schema)
     numbers = np.array([isinstance(schema.features[name], Number) for name, _ in columns])
     whole = np.asarray(sums, np.float64).reshape(-1, classes)

@@ -71,8 +71,7 @@ class SourceSpec(BaseModel):
     encoding: Literal["utf-8", "latin-1", "utf-16"] = "utf-8"
     decimal: Literal[".", ","] = "."
     missing: tuple[str, ...] = ()
-    """Texts that stand for a missing value in this table, such as ``["NA", "?"]``. Empty cells
-    always do."""
+    """Texts that mean a missing value here, such as ``["NA", "?"]``. Empty cells always do."""
     table: str | None = None
     url: str | None = Field(None, repr=False)
     query: str | None = None
@@ -107,22 +106,13 @@ class SourceSpec(BaseModel):
         return "sql" if self.path is None else _KINDS[Path(self.path).suffix.lower()]
 
     def under(self, folder: Path) -> Self:
-        """The same source with its path seen from a folder (that of the study file).
-
-        >>> SourceSpec(path="boston.csv").under(Path("studies")).path
-        'studies/boston.csv'
-        """
+        """The same source with its path seen from a folder (that of the study file)."""
         if self.path is None:
             return self
         return self.model_copy(update={"path": str(Path(folder) / self.path)})
 
     def without_password(self) -> Self:
-        """The same place with no password in it, for anything that is written down.
-
-        >>> spec = SourceSpec(url="postgresql://reader:secret@db.example/ward", query="SELECT * FROM stays")
-        >>> spec.without_password().url
-        'postgresql://reader@db.example/ward'
-        """
+        """The same place with no password in it, for anything that is written down."""
         parts = urlsplit(self.url or "")
         if parts.password is None:
             return self
@@ -139,11 +129,7 @@ class SourceSpec(BaseModel):
 
 
 class ConsentSpec(SourceSpec):
-    """What ``consent = ...`` of a site says: where the table is, and which column is which.
-
-    >>> ConsentSpec.model_validate({"path": "consent.csv", "patient": "id", "from": "given"}).given
-    'given'
-    """
+    """What ``consent = ...`` of a site says: where the table is, and which column is which."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -161,11 +147,7 @@ Source: TypeAlias = SourceSpec | Mapping[str, Column]
 
 
 def source_of(value: Source | str | os.PathLike[str]) -> Source:
-    """A source from a path, or the source itself.
-
-    >>> source_of("boston.parquet").kind
-    'parquet'
-    """
+    """A source from a path, or the source itself."""
     if not isinstance(value, str | os.PathLike):
         return value
     try:
@@ -176,8 +158,7 @@ def source_of(value: Source | str | os.PathLike[str]) -> Source:
 
 @dataclass(frozen=True)
 class Opened:
-    """A table that is open for one reading: each column's SQL name and DuckDB type, and what to
-    select from."""
+    """A table that is open for one reading: its columns' SQL names and DuckDB types."""
 
     spec: SourceSpec
     place: str
@@ -208,13 +189,7 @@ class Opened:
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str], place: str) -> None:
-    """All wanted columns that are not there, in one error, each with the closest names that are.
-
-    >>> check_columns(["patient_id", "Age"], ["patient_id", "age"], "site 'boston' (boston.csv)")
-    Traceback (most recent call last):
-    suture.errors.DataError: site 'boston' (boston.csv): column 'age' is missing (did you mean 'Age'?). \
-Columns found: patient_id, Age
-    """
+    """All wanted columns that are not there, in one error, each with the closest names that are."""
     absent = [name for name in dict.fromkeys(wanted) if name not in found]
     if not absent:
         return
@@ -257,28 +232,24 @@ def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterato
         opened.connection.close()
 
 
-def _settings() -> dict[str, str | bool | int | float | list[str]]:
-    """No downloads, no temporary files (they would hold rows), bounded memory."""
-    return {
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-        "temp_directory": "",
-        "memory_limit": "1GB",
-        "threads": str(min(4, os.cpu_count() or 1)),
-    }
-
-
+# No downloads, no temporary files (they would hold rows), bounded memory.
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "temp_directory": "",
+    "memory_limit": "1GB",
+    "threads": str(min(4, os.cpu_count() or 1)),
+}
 _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """A connection for one reading, on the process's one empty in-memory database (a new database
-    takes 10 ms)."""
+    """A connection to the process's one empty in-memory database (a new one takes 10 ms)."""
     import duckdb
 
     database = _databases.get(os.getpid())  # by process: DuckDB's threads do not survive a fork
     if database is None:
-        database = _databases.setdefault(os.getpid(), duckdb.connect(config=_settings()))
+        database = _databases.setdefault(os.getpid(), duckdb.connect(config=_SETTINGS))
     return database.cursor()
 
 
@@ -327,7 +298,6 @@ def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
 
 
 def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
-    """The column names, from the first line."""
     opening = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         kind = "utf-8-sig" if encoding == "utf-8" else encoding
@@ -348,7 +318,6 @@ def _header(path: Path, encoding: str, separator: str, place: str) -> list[str]:
 def _described(
     spec: SourceSpec, place: str, connection: duckdb.DuckDBPyConnection, relation: str
 ) -> Opened:
-    """A table whose columns DuckDB knows."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     names, types = {row[0]: quoted_name(row[0]) for row in rows}, {r[0]: str(r[1]) for r in rows}
     return Opened(spec, place, connection, relation, names, types)
@@ -367,7 +336,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
     import duckdb
 
     try:
-        connection = duckdb.connect(str(path), read_only=True, config=_settings())
+        connection = duckdb.connect(str(path), read_only=True, config=_SETTINGS)
     except duckdb.Error as error:
         raise DataError(
             f"{place}: cannot be opened as a DuckDB file ({type(error).__name__}); is another "
@@ -387,8 +356,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
 
 @contextmanager
 def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator[Opened]:
-    """Send the query, narrowed to the wanted columns; DuckDB reads the Arrow batches of the
-    answer."""
+    """Send the query, narrowed to the wanted columns; DuckDB reads the answer's Arrow batches."""
     driver = _driver(spec)
     query = (spec.query or "").strip().rstrip(";")
     try:
@@ -405,7 +373,6 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
 
 
 def _driver(spec: SourceSpec) -> ModuleType:
-    """The ADBC driver of the url's scheme, or the install command."""
     name = _DRIVERS[urlsplit(spec.url or "").scheme]
     try:
         importlib.import_module("pyarrow")

@@ -41,7 +41,7 @@ from suture.errors import PrivacyError, StudyError
 from suture.methods.declared import Choice, Range, Space
 from suture.methods.registry import declared
 from suture.report.words import LOWER_IS_BETTER
-from suture.site.passage import hashed, held_out, row_keys
+from suture.site.reading import hashed, held_out, row_keys
 from suture.study import Study
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from suture.cohorts import COHORTS, Cohort, cardio, load
-from suture.cohorts import cardio as build
+from suture.cohorts import COHORTS, Cohort, load
+from suture.cohorts.cardio import cardio
 from suture.errors import StudyError
 from suture.schema.table import Number, feature_names
 
@@ -205,7 +205,7 @@ def test_options(options: dict[str, Any], says: str) -> None:
 
 
 def test_by_name() -> None:
-    assert COHORTS["cardio"] is build
+    assert COHORTS["cardio"] is cardio
     with pytest.raises(StudyError, match=r"'lungs'.*cardio"):
         load("lungs", 1)
     assert load("cardio", 1, patients=50, test_fraction=1).name == "cardio"

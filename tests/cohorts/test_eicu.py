@@ -105,7 +105,7 @@ def test_it_loads_as_a_federation(database, monkeypatch):
 
 def test_absent_data_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SUTURE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"eICU demo .* SUTURE_DATA"):
+    with pytest.raises(DataError, match=r"SUTURE_DATA .* eICU demo .* physionet\.org"):
         load("eicu", 1)
     (tmp_path / "eicu_demo").mkdir()
     with pytest.raises(DataError, match="patient"):

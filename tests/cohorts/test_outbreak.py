@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from suture.cohorts import load
-from suture.cohorts.faults import Fault, plant
-from suture.cohorts.outbreak import DIAGNOSIS, FAULTS, PROGNOSIS, outbreak
+from suture.cohorts.outbreak import DIAGNOSIS, FAULTS, PROGNOSIS, Fault, outbreak, plant
 from suture.cohorts.public import har, heart, vsn
 from suture.errors import DataError, StudyError
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from suture.cohorts import load
-from suture.cohorts.faults import FAMILIES, stranger
-from suture.cohorts.outbreak import DIAGNOSIS
+from suture.cohorts.outbreak import DIAGNOSIS, FAMILIES, stranger
 from suture.engine.federation import survey
 from suture.errors import StudyError
 from suture.study import Study

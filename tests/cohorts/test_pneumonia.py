@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from suture.cohorts.pneumonia import pneumonia
+from suture.cohorts.public import pneumonia
 from suture.errors import DataError, StudyError
 from suture.site.cohort import load
 

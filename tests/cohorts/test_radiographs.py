@@ -1,7 +1,6 @@
 """The generated radiographs: sizes, shares, the planted faults, and that training sees what it may
 and no more."""
 
-import importlib
 import runpy
 from pathlib import Path
 
@@ -9,15 +8,12 @@ import numpy as np
 import pytest
 
 from suture import cohorts
+from suture.cohorts import radiographs as module
 from suture.cohorts.radiographs import MARKER, REGIONS
 from suture.engine.federation import survey
 from suture.errors import StudyError
 from suture.site.cohort import load
 from suture.study import Study
-
-module = importlib.import_module(
-    "suture.cohorts.radiographs"
-)  # `cohorts.radiographs` is the function
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ ALLOWED = {
         "schema",
     },
     "site": {"schema", "privacy", "protection.envelope", "study", "report.theme"},
-    "cohorts": {"schema.table", "site.eicu", "site.images.files", "study"},
+    "cohorts": {"schema.table", "site.eicu", "site.images", "study"},
     "evaluation": set(),
     "report": {"schema.record"},
     "engine": {

@@ -15,8 +15,7 @@ from suture.engine.conduct import run
 from suture.engine.plan import first_rounds
 from suture.errors import BudgetExhausted, DataError, StudyError
 from suture.privacy.ledger.ledger import Ledger
-from suture.site.gate import is_held_out
-from suture.site.places import named_place
+from suture.site.gate import is_held_out, named_place
 from suture.study import Study
 
 ROUNDS = 6

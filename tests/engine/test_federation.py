@@ -14,11 +14,11 @@ from suture.engine import plan as planning
 from suture.engine.conduct import run
 from suture.errors import CharterError, DataError, StudyError
 from suture.privacy.ledger.ledger import Budget, Ledger
-from suture.site.gate import erase_at_site
-from suture.site.places import (
+from suture.site.gate import (
     LEDGER,
     LIFETIME,
     Place,
+    erase_at_site,
     open_ledger,
     open_lifetime,
     place_of,

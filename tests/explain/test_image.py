@@ -16,7 +16,7 @@ from suture.explain.hospitals import explain_hospitals, lesion_dice, marked_corn
 from suture.explain.image import ImageRun, explain_file
 from suture.explain.regions import NAMES
 from suture.explain.shapley import log_odds
-from suture.site.places import named_place
+from suture.site.gate import named_place
 from suture.study import Study
 
 for package in ("shap", "pydicom", "PIL"):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from suture.cohorts.cardio import cardio
-from suture.cohorts.faults import Fault, plant
-from suture.cohorts.outbreak import FAULTS, outbreak
+from suture.cohorts.outbreak import FAULTS, Fault, outbreak, plant
 from suture.cohorts.public import heart
 from suture.errors import DataError
 from suture.interop.evidence import circles, crosses, flags, largest_deviation

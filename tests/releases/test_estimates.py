@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from suture.privacy.noise.mechanisms import discrete_gaussian
 from suture.privacy.noise.source import seeded_key
-from suture.releases.counts import quantiles, rate, shares
+from suture.releases.query import quantiles, rate, shares
 
 
 @pytest.mark.parametrize(("events", "others"), [(48, 3952), (3, 300), (200, 30)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from suture.errors import DataError
-from suture.site.images.capture import CLASS, patient_of, source_of, write_capture
+from suture.site.dicom import CLASS, patient_of, source_of, write_capture
 
 pydicom = pytest.importorskip("pydicom", reason="DICOM needs the imaging extra")
 RASTER = np.random.default_rng(1).integers(
@@ -134,7 +134,7 @@ def test_on_request_it_is_filed_beside_the_source(tmp_path, film):
 
 
 def test_with_the_sites_secret_it_goes_with_the_de_identified_copy(tmp_path, film):
-    from suture.site.deid.dicom import deidentify
+    from suture.site.dicom import deidentify
 
     write_capture(
         RASTER,

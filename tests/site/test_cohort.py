@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from suture.cohorts import cardio
+from suture.cohorts.cardio import cardio
 from suture.errors import DataError, StudyError
 from suture.schema.table import Schema
 from suture.site.cohort import SiteData, count_training_patients, load
@@ -104,7 +104,7 @@ def test_every_row_is_there_once_and_counts_agree(rows: list[Any], holdout: floa
     }
     assert data.loaded.test_patients == len(held)
     assert data.loaded.train_patients == len(ids - held)
-    assert data.loaded.positives == sum(r[2] for r in rows)
+    assert sum(data.loaded.class_rows[1:]) == sum(r[2] for r in rows)
     counted = count_training_patients(
         table_of(rows), SCHEMA, site="a", holdout=holdout, split_key="k"
     )

@@ -16,7 +16,7 @@ from suture.privacy.ledger.ledger import Ledger
 from suture.schema.table import Condition, Schema
 from suture.site.cohort import count_training_patients, load
 from suture.site.gate import erase_at_site, erased_keys, passage_key, read_consent, tombstone
-from suture.site.passage import Passage, among, hashed
+from suture.site.reading import Passage, among, hashed
 from suture.site.sources import ConsentSpec
 from suture.study import Study
 

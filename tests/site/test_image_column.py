@@ -14,8 +14,7 @@ from suture.engine import conduct, federation
 from suture.errors import DataError, StudyError
 from suture.schema.table import Flag, Image, Schema
 from suture.site.cohort import count_training_patients, load, refusal
-from suture.site.images.column import ImageFiles
-from suture.site.images.files import resample
+from suture.site.images import ImageFiles, resample
 from suture.site.reading import encode_rows
 from suture.site.sources import SourceSpec
 from suture.study import Study

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from suture.cohorts import cardio, icu
+from suture.cohorts.cardio import cardio
+from suture.cohorts.icu import icu
 from suture.errors import DataError, MissingExtra, StudyError
 from suture.schema.table import Category, Flag, Number, Schema
 from suture.site import sources

@@ -46,7 +46,7 @@ from suture.privacy.software import software
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
 from suture.schema.message import check_message
-from suture.site import places
+from suture.site import gate
 from suture.site.gate import accepted
 from suture.site.hospital import Hospital, Member, fault, refusal
 from suture.study import Study
@@ -115,7 +115,7 @@ class Participant:
         own = tuple(settings.site(site) if site.name == name else site for site in asked.sites)
         self.study = asked.model_copy(update={"sites": own})
         mine = next((site for site in own if site.name == name), None)
-        place = None if mine is None else places.place_of(mine, home)
+        place = None if mine is None else gate.place_of(mine, home)
         if place is not None:
             self._check_pinned(place)
         self.world = federation.survey(self.study, base, seed, only=name, place=place)
@@ -148,7 +148,7 @@ class Participant:
             if found:
                 raise Refused(f"study {asked.name!r} is {problem}", reason)
 
-    def _check_pinned(self, place: places.Place) -> None:
+    def _check_pinned(self, place: gate.Place) -> None:
         """The study is pinned by a charter, or was accepted by a person."""
         if place.papers.charter is not None or place.papers.trust is not None:
             return
@@ -182,7 +182,7 @@ class Participant:
         terms = admission.terms if admission else None
         if self.exact == "none" and (terms is None or "withheld" not in terms):
             terms = f"{terms or 'no charter'}, exact figures withheld"
-        with places.borrowed(self.world.places[0], self._ledgers) as ledger:
+        with gate.borrowed(self.world.places[0], self._ledgers) as ledger:
             head = self._witnesses.own(ledger.head())
         return {
             "patients": self.world.sizes[self.settings.name],
@@ -206,7 +206,7 @@ class Participant:
             raise Refused("the sizes are not those that the study declares", Reason.STUDY)
         if not self._plans:
             self.world.sizes = sizes
-            with places.borrowed(self.world.places[0], self._ledgers) as ledger:
+            with gate.borrowed(self.world.places[0], self._ledgers) as ledger:
                 self._witnesses.check(ledger, vouched)
             federation.promise(self.study, self.world, self._ledgers)
             federation.read_rows(self.study, self.world, strict=False)

@@ -7,7 +7,7 @@ faults found. Precision: of all cells flagged in federations with a fault, the s
 fault. False alarms: reports on clean twins that flag anything.
 
 The federations are `outbreak`'s clean twin, on which the tests' tolerances were chosen (at other
-seeds than here), and five families that had no part in it (`cohorts.faults.stranger`). ``python
+seeds than here), and five families that had no part in it (`cohorts.outbreak.stranger`). ``python
 benchmarks/detector.py`` prints the same at length.
 """
 
@@ -23,8 +23,7 @@ import numpy as np
 from scipy.stats import beta
 
 from suture.cohorts.cohort import Cohort, CohortSite, Columns
-from suture.cohorts.faults import FAMILIES, Fault, plant, stranger
-from suture.cohorts.outbreak import OUTCOME, outbreak
+from suture.cohorts.outbreak import FAMILIES, OUTCOME, Fault, outbreak, plant, stranger
 from suture.interop.evidence import circles, flags
 from suture.methods.ifedavg import IFedAvg
 from suture.models.dense import Dense
@@ -49,7 +48,7 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     "permuted": (1.0, 0.8, 0.6),
     "flip": (1.0,),
 }
-"""Kinds of faults with strengths from plain to faint (see `suture.cohorts.faults`)."""
+"""Kinds of faults with strengths from plain to faint (see `suture.cohorts.outbreak`)."""
 COLUMNS = {
     "outbreak": dict.fromkeys(("unit", "offset", "scale"), "age")
     | {"positives_only": "diarrhoea", "never": "malaria", "permuted": "contact", "flip": OUTCOME},

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from suture.cohorts.pneumonia import public_images
+from suture.cohorts.public import public_images
 from suture.models.residual import Residual, one_thread, torch_or_say
 from suture.privacy.files import write_whole
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from suture.errors import DataError, StudyError
-from suture.site.deid import dicom
-from suture.site.deid.dicom import (
+from suture.site import dicom
+from suture.site.dicom import (
     CODED,
     EMPTIED,
     KEPT,
@@ -21,7 +21,7 @@ from suture.site.deid.dicom import (
     has_text,
     write,
 )
-from suture.site.images.files import read_image
+from suture.site.images import read_image
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'suture[imaging]'")
 SECRET = b"k" * 32
@@ -171,7 +171,7 @@ def test_the_picture_is_the_same_and_unused_bits_are_empty(pair) -> None:
     assert new.pixel_array.max() == 15 * 200
     other = np.arange(16).reshape(4, 4) * 200
     assert (new.pixel_array == other).all()
-    shown = read_image(folder / "new.dcm", 4).pixels
+    shown = read_image(folder / "new.dcm", 4)
     assert shown[0, 0] == pytest.approx(1.0)  # MONOCHROME1: the lowest value is the brightest
     assert shown[3, 3] == pytest.approx(0.0)
 
@@ -232,9 +232,7 @@ def test_copies_of_a_hospitals_files_show_the_same_pictures(tmp_path: Path) -> N
         write_radiograph(tmp_path / f"{kind}.dcm", picture, kind, "17", number)
         new, report = deidentify(tmp_path / f"{kind}.dcm", SECRET)
         write(new, tmp_path / f"{kind}-clean.dcm")
-        before, after = (
-            read_image(tmp_path / f"{kind}{end}.dcm", 64).pixels for end in ("", "-clean")
-        )
+        before, after = (read_image(tmp_path / f"{kind}{end}.dcm", 64) for end in ("", "-clean"))
         assert (before == after).all()
         assert before == pytest.approx(picture / 255, abs=1e-6)
         assert b"Example" not in (tmp_path / f"{kind}-clean.dcm").read_bytes()

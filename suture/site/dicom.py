@@ -1,9 +1,10 @@
-"""De-identify DICOM images (`suture deid dicom`) by the standard's basic application level
-confidentiality profile (PS3.15 E.2, Table E.1-1), and warn of text in the pixels.
+"""DICOM files that a site writes: de-identified copies (`suture deid dicom`), and captures of drawn
+pictures (`suture explain`).
 
-The profile names what must go; here it is turned round: what is in `KEPT` stays, in the form said
-there, and **everything else goes**, known to the standard or not: private elements, overlays,
-curves, comments, every sequence but the two lookup tables. So an attribute that a later edition of
+*Copies* follow the standard's basic application level confidentiality profile (PS3.15 E.2, Table
+E.1-1). The profile names what must go; here it is turned round: what is in `KEPT` stays, in the
+form said there, and **everything else goes**, known to the standard or not: private elements,
+overlays, curves, comments, every sequence but the two lookup tables. So an attribute that a later edition of
 the table adds, or that a vendor invents, is gone as well.
 
 | action of Table E.1-1 | here |
@@ -31,6 +32,19 @@ pieces of like height side by side are taken for text. A single letter, such as 
 not. `benchmarks/burnt_in_text.py` measures how often that finds text and how often it raises a
 false alarm; docs/imaging.md has the rates. Handwriting, vertical text, text as faint as ribs and
 text larger than a tenth of the picture are not found.
+
+*Captures* are DICOM Secondary Captures (PS3.3 A.8.1), which a PACS files and shows like any other
+image: SOP class Secondary Capture Image Storage, colour by pixel (RGB, 8 bits), uncompressed little
+endian: every archive reads that. Type 1 attributes of the mandatory modules (patient, study,
+series, SC equipment, image, pixel, SOP common) are filled, type 2 ones are there though empty.
+
+Whose picture it is: by default nobody's. The patient module is empty, the study is new, the file
+says that identity was removed, and the source image is not referred to, because its UID leads to
+the patient. With the site's ``secret`` the codes are those that `suture deid dicom` gives under the
+same secret, so that the capture is filed beside the source's de-identified copy and refers to it. A
+hospital that wants it beside the source itself, in its own PACS, asks for it (``identified=True``,
+`suture explain --identify`): then patient and study are copied from the source file, and the source
+is referred to by its UIDs. Such a file is a patient's record and must be treated as one.
 """
 
 from __future__ import annotations
@@ -41,46 +55,30 @@ import hmac
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from scipy import ndimage
 
 from suture.errors import DataError, StudyError
 from suture.privacy.software import VERSION
-from suture.site.images.files import (
-    BrokenImage,
-    Floats,
-    Header,
-    as_broken,
-    grey_of,
-    library,
-    quiet,
-    read_stored,
-    resample,
-    square,
-)
+from suture.site import images
 
-SIDE = 512
-"""Pictures are looked at in this size; smaller ones in their own."""
-HEIGHT = 0.15
-"""How far a stroke stands out, as a share of the full range."""
-GLYPHS = 4
-"""Pieces in a line that make a text."""
+SIDE = 512  # pictures are looked at in this size; smaller ones in their own
+HEIGHT = 0.15  # how far a stroke stands out, as a share of the full range
+GLYPHS = 4  # pieces in a line that make a text
 
 
-def has_text(grey: Floats) -> bool:
-    """Whether the picture (pixels from 0 to 1) seems to have a line of text in it.
-
-    >>> has_text(np.zeros((64, 64), np.float32))
-    False
-    """
-    picture = square(np.asarray(grey, np.float32))
+def has_text(grey: images.Floats) -> bool:
+    """Whether the picture (pixels from 0 to 1) seems to have a line of text in it."""
+    picture = images.square(np.asarray(grey, np.float32))
     if len(picture) > SIDE:
-        picture = resample(picture, SIDE)
+        picture = images.resample(picture, SIDE)
     side = len(picture)
     width = max(3, round(0.025 * side)) | 1  # wider than a stroke, narrower than a rib
     bright = picture - ndimage.grey_opening(picture, (width, width))
@@ -117,40 +115,32 @@ KEPT = (
     "PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing", "PixelPaddingValue",
     "WindowCenter", "WindowWidth", "RescaleIntercept", "RescaleSlope", "PixelIntensityRelationshipSign",
 )  # fmt: skip
-"""Numbers that are needed to show the pixels and tell of no person; anything in them that is not a
-number is dropped."""
+"""Numbers that show the pixels and tell of no person; what is not a number is dropped."""
 
 
-def _terms(text: str) -> frozenset[str]:
-    return frozenset(text.split(", "))
-
-
-TERMS: dict[str, frozenset[str]] = {
-    "Modality": _terms("CR, DX, DR, RG, RF, XA, MG, PX, IO, CT, MR, PT, NM, US, OT, SC"),
-    "ImageType": _terms("ORIGINAL, DERIVED, PRIMARY, SECONDARY"),
-    "PhotometricInterpretation": _terms("MONOCHROME1, MONOCHROME2"),
-    "PresentationIntentType": _terms("FOR PRESENTATION, FOR PROCESSING"),
-    "ConversionType": _terms("DV, DI, DF, WSD, SD, SI, DRW, SYN"),
-    "BodyPartExamined": _terms(
+TERMS = {
+    "Modality": "CR, DX, DR, RG, RF, XA, MG, PX, IO, CT, MR, PT, NM, US, OT, SC",
+    "ImageType": "ORIGINAL, DERIVED, PRIMARY, SECONDARY",
+    "PhotometricInterpretation": "MONOCHROME1, MONOCHROME2",
+    "PresentationIntentType": "FOR PRESENTATION, FOR PROCESSING",
+    "ConversionType": "DV, DI, DF, WSD, SD, SI, DRW, SYN",
+    "BodyPartExamined": (
         "ABDOMEN, ANKLE, ARM, BREAST, CHEST, CSPINE, ELBOW, EXTREMITY, FINGER, FOOT, HAND, HEAD, "
         "HIP, KNEE, LEG, LSPINE, NECK, PELVIS, RIB, SHOULDER, SKULL, SPINE, TSPINE, WRIST"
     ),
-    "ViewPosition": _terms("AP, PA, LL, RL, RLD, LLD, RLO, LLO"),
-    "Laterality": _terms("L, R, U, B"),
-    "ImageLaterality": _terms("L, R, U, B"),
-    "PatientOrientation": _terms(
-        "A, P, L, R, H, F, AL, AR, PL, PR, AH, AF, PH, PF, LH, LF, RH, RF"
-    ),
-    "PresentationLUTShape": _terms("IDENTITY, INVERSE"),
-    "PixelIntensityRelationship": _terms("LIN, LOG"),
-    "RescaleType": _terms("US, HU, OD"),
-    "VOILUTFunction": _terms("LINEAR, LINEAR_EXACT, SIGMOID"),
-    "LossyImageCompression": _terms("00, 01"),
-    "LossyImageCompressionMethod": _terms("ISO_10918_1, ISO_14495_1, ISO_15444_1, ISO_13818_2"),
-    "BurnedInAnnotation": _terms("YES, NO"),
+    "ViewPosition": "AP, PA, LL, RL, RLD, LLD, RLO, LLO",
+    "Laterality": "L, R, U, B",
+    "ImageLaterality": "L, R, U, B",
+    "PatientOrientation": "A, P, L, R, H, F, AL, AR, PL, PR, AH, AF, PH, PF, LH, LF, RH, RF",
+    "PresentationLUTShape": "IDENTITY, INVERSE",
+    "PixelIntensityRelationship": "LIN, LOG",
+    "RescaleType": "US, HU, OD",
+    "VOILUTFunction": "LINEAR, LINEAR_EXACT, SIGMOID",
+    "LossyImageCompression": "00, 01",
+    "LossyImageCompressionMethod": "ISO_10918_1, ISO_14495_1, ISO_15444_1, ISO_13818_2",
+    "BurnedInAnnotation": "YES, NO",
 }
-"""Coded texts: kept where they are one of these, dropped otherwise (a technician may have typed a
-name)."""
+"""Coded texts that may stay; others are dropped (a technician may have typed a name)."""
 TABLES = ("ModalityLUTSequence", "VOILUTSequence")
 """Lookup tables: rebuilt from their numbers alone, without their explanations."""
 REPLACED = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
@@ -163,24 +153,16 @@ METHOD = f"Suture {VERSION}: PS3.15 E.2 basic profile, by a list of what stays"
 
 
 def code_of(secret: bytes, kind: str, value: str) -> bytes:
-    """16 bytes that stand for a value, under the site's secret.
-
-    >>> code_of(b"k", "uid", "1.2.3") == code_of(b"k", "uid", "1.2.3") != code_of(b"l", "uid", "1.2.3")
-    True
-    """
+    """16 bytes that stand for a value, under the site's secret."""
     return hmac.new(secret, f"suture dicom {kind}:{value}".encode(), hashlib.sha256).digest()[:16]
 
 
 def new_uid(secret: bytes, uid: str) -> str:
-    """The identifier that replaces another: under 2.25, as PS3.5 B.2 gives to random ones.
-
-    >>> new_uid(b"k", "1.2.3").startswith("2.25.") and len(new_uid(b"k", "1.2.3")) <= 64
-    True
-    """
+    """The identifier that replaces another: under 2.25, as PS3.5 B.2 gives to random ones."""
     return f"2.25.{int.from_bytes(code_of(secret, 'uid', uid))}"
 
 
-def patient_code(secret: bytes, header: Header) -> str:
+def patient_code(secret: bytes, header: images.Header) -> str:
     """What stands for the patient of a file: the same in every copy made under the same secret."""
     patient = f"{header.get('PatientID', '')}\0{header.get('IssuerOfPatientID', '')}"
     return code_of(secret, "patient", patient).hex()
@@ -196,12 +178,11 @@ class ImageReport(TypedDict):
     text_found: bool
 
 
-def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
-    """A new dataset with what may stay, and a report without values; `BrokenImage` where the file
-    is no radiograph."""
-    pydicom = library("pydicom", "de-identifying DICOM files")
-    with quiet(), as_broken("has a damaged header"):
-        old, stored = read_stored(path)
+def deidentify(path: Path, secret: bytes) -> tuple[images.Header, ImageReport]:
+    """What may stay of a radiograph, and a report without values; `BrokenImage` for other files."""
+    pydicom = images.library("pydicom", "de-identifying DICOM files")
+    with images.quiet(), images.as_broken("has a damaged header"):
+        old, stored = images.read_stored(path)
         new = pydicom.Dataset()
         _fill(pydicom, new, old, secret)
         new.BitsAllocated = 8 * stored.dtype.itemsize
@@ -212,7 +193,7 @@ def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
         new.file_meta.MediaStorageSOPClassUID = new.SOPClassUID
         new.file_meta.MediaStorageSOPInstanceUID = new.SOPInstanceUID
         new.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        text_found = has_text(grey_of(old, stored))
+        text_found = has_text(images.grey_of(old, stored))
     names = (str(element.keyword) for element in new)
     return new, {
         "elements": len(old),
@@ -223,11 +204,10 @@ def deidentify(path: Path, secret: bytes) -> tuple[Header, ImageReport]:
     }
 
 
-def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
+def _fill(pydicom: ModuleType, new: images.Header, old: images.Header, secret: bytes) -> None:
     if str(old.get("SOPClassUID", "")) == "" or str(old.get("SOPInstanceUID", "")) == "":
-        raise BrokenImage("has no SOP class or no SOP instance identifier")
-    # A class of a vendor's own could tell whose machine it is; what is left of such a file is a
-    # secondary capture.
+        raise images.BrokenImage("has no SOP class or no SOP instance identifier")
+    # A vendor's own class could tell whose machine it is: what is left is a secondary capture.
     known = pydicom.uid.UID_dictionary.get(str(old.SOPClassUID), ("", ""))[1] == "SOP Class"
     new.SOPClassUID = str(old.SOPClassUID) if known else pydicom.uid.SecondaryCaptureImageStorage
     for name in KEPT:
@@ -237,7 +217,8 @@ def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
     for name, terms in TERMS.items():
         value = old.get(name)
         given = [value] if isinstance(value, str) else list(value or ())
-        known = [str(one).strip().upper() for one in given if str(one).strip().upper() in terms]
+        listed = terms.split(", ")
+        known = [str(one).strip().upper() for one in given if str(one).strip().upper() in listed]
         if known:
             setattr(new, name, known if len(known) > 1 else known[0])
     for name in TABLES:
@@ -263,11 +244,6 @@ def _fill(pydicom: ModuleType, new: Header, old: Header, secret: bytes) -> None:
 
 
 def _numeric(value: object) -> bool:
-    """Whether an element holds numbers and nothing else.
-
-    >>> _numeric("2.5"), _numeric([1, "2"]), _numeric("Smith"), _numeric("")
-    (True, True, False, False)
-    """
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return all(_numeric(one) for one in value)
     try:
@@ -276,10 +252,10 @@ def _numeric(value: object) -> bool:
         return False
 
 
-def write(dataset: Header, path: Path) -> None:
+def write(dataset: images.Header, path: Path) -> None:
     """Save as a DICOM file with an empty preamble."""
     dataset.preamble = b"\0" * 128
-    with quiet():
+    with images.quiet():
         dataset.save_as(path, enforce_file_format=True)
 
 
@@ -297,10 +273,8 @@ class FolderReport(TypedDict):
     private_elements_removed: int
     kept: list[str]
     burnt_in_annotation: dict[str, int]
-    text_found: list[str]
-    """Copies that seem to have text in the pixels."""
-    text_stated: list[str]
-    """Copies whose header says so."""
+    text_found: list[str]  # copies that seem to have text in the pixels
+    text_stated: list[str]  # copies whose header says so
 
 
 def deidentify_folder(
@@ -312,11 +286,7 @@ def deidentify_folder(
     keep_names: bool = False,
     names: Path | None = None,
 ) -> FolderReport:
-    """Write a de-identified copy of every radiograph, all or nothing.
-
-    With ``broken = "refuse"``, one file that is no readable radiograph stops everything, and
-    nothing is written.
-    """
+    """Write copies of all radiographs, or none; with ``broken = "skip"``, of all usable ones."""
     if broken not in ("refuse", "skip"):
         raise StudyError(f'--broken must be "refuse" or "skip", found {broken!r}')
     if not source.exists():
@@ -369,14 +339,13 @@ def deidentify_folder(
 def _copies(
     files: Sequence[Path], root: Path, beside: Path, secret: bytes, keep_names: bool
 ) -> tuple[list[tuple[str, str, ImageReport]], list[tuple[str, str]]]:
-    """Each file's name, its copy's and its report; and the files that cannot be used, with the
-    reason."""
+    """Each file's name, its copy's and its report; and why other files cannot be used."""
     reports, refused = [], []
     for path in files:
         name = str(path.relative_to(root))
         try:
             new, report = deidentify(path, secret)
-        except BrokenImage as error:
+        except images.BrokenImage as error:
             refused.append((name, str(error)))
             continue
         copy = name if keep_names else f"{str(new.SOPInstanceUID).removeprefix('2.25.')}.dcm"
@@ -396,3 +365,166 @@ def _write_names(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("file", "copy"), *pairs])
+
+
+def print_dicom(found: FolderReport) -> None:
+    """What became of a folder of DICOM files, and which copies a person must look at."""
+    console = Console(highlight=False)
+    console.print(
+        f"{found['written']:,} of {found['files']:,} files written to {found['out']}; "
+        f"{found['elements_read']:,} header elements read, {found['private_elements_removed']:,} "
+        f"of them private; {len(found['kept'])} kinds kept"
+    )
+    console.print(f"kept: {', '.join(found['kept'])}")
+    for one in found["skipped"]:
+        console.print(f"skipped: {one['file']} ({one['reason']})")
+    stated = ", ".join(f"{word} {count:,}" for word, count in found["burnt_in_annotation"].items())
+    console.print(f"burnt-in annotation by the header (0028,0301): {stated}")
+    look = sorted({*found["text_found"], *found["text_stated"]})
+    if look:
+        console.print(
+            f"LOOK AT THESE {len(look):,}: text seems to be burnt into the pixels, which no header "
+            "can be cleaned of:"
+        )
+        for name in look:
+            console.print(f"  {name}")
+    console.print(
+        "The search for text misses some (docs/imaging.md says how many): look at images before "
+        "you give them away."
+    )
+
+
+# --- Secondary Captures -----------------------------------------------------------------------------------------------
+
+CLASS = "1.2.840.10008.5.1.4.1.1.7"  # Secondary Capture Image Storage
+LITTLE_ENDIAN = "1.2.840.10008.1.2.1"
+PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
+STUDY = ("StudyDate", "StudyTime", "ReferringPhysicianName", "StudyID", "AccessionNumber")
+ALSO = ("IssuerOfPatientID", "OtherPatientIDs", "PatientAge", "StudyDescription")
+"""Copied where the source has them; the ones above are always written."""
+WHAT = "reading or writing DICOM files"
+
+
+def patient_of(path: Path) -> str | None:
+    """The patient's identifier in a DICOM file, to compare with erased and withdrawn patients."""
+    source = source_of(path)
+    return str(source.get("PatientID") or "") or None if source is not None else None
+
+
+def source_of(path: Path) -> images.Header | None:
+    """The header of a DICOM file; None where the file is of another kind."""
+    with path.open("rb") as file:
+        if file.read(132)[128:] != b"DICM":
+            return None
+    pydicom = images.library("pydicom", WHAT)
+    try:
+        return pydicom.dcmread(path, stop_before_pixels=True)
+    except Exception as error:  # its messages quote header values
+        kind = type(error).__name__
+        raise DataError(f"{path.name}: the DICOM header cannot be read ({kind})") from None
+
+
+def write_capture(
+    raster: NDArray[np.uint8],
+    path: Path,
+    *,
+    source: images.Header | None,
+    identified: bool,
+    series: str,
+    comment: str,
+    secret: bytes | None = None,
+) -> None:
+    """Write rows x columns x 3 as a capture; ``comment`` and ``series`` must not name a patient."""
+    if identified and (
+        source is None or not source.get("StudyInstanceUID") or not source.get("PatientID")
+    ):
+        raise DataError(
+            "--identify files the capture beside the source, and needs a DICOM file with a patient "
+            "and a study; leave it out"
+        )
+    pydicom = images.library("pydicom", WHAT)
+    made = pydicom.dataset.Dataset()
+    made.file_meta = pydicom.dataset.FileMetaDataset()
+    made.SpecificCharacterSet = "ISO_IR 192"
+    made.SOPClassUID = made.file_meta.MediaStorageSOPClassUID = CLASS
+    made.SOPInstanceUID = pydicom.uid.generate_uid(None)
+    made.file_meta.MediaStorageSOPInstanceUID = made.SOPInstanceUID
+    made.file_meta.TransferSyntaxUID = LITTLE_ENDIAN
+    _fill_patient(made, source if identified else None, pydicom)
+    _fill_series(made, series, pydicom)
+    made.ImageType = ["DERIVED", "SECONDARY"]
+    made.InstanceNumber = "1"
+    made.PatientOrientation = ""
+    made.DerivationDescription = (
+        "Region values of a risk model drawn over the image; not for diagnosis"
+    )
+    made.ImageComments = comment
+    made.BurnedInAnnotation = "NO"  # no patient and no date is written into the picture
+    made.LossyImageCompression = "00"
+    if source is not None and identified:
+        made.SourceImageSequence = [_reference(pydicom, source.SOPClassUID, source.SOPInstanceUID)]
+    elif source is not None and secret is not None:
+        made.PatientID = made.PatientName = patient_code(secret, source)
+        made.StudyInstanceUID = new_uid(secret, str(source.get("StudyInstanceUID", "")))
+        # A vendor's own class could tell whose machine it is.
+        known = str(source.SOPClassUID).startswith("1.2.840.10008.")
+        copy = new_uid(secret, str(source.SOPInstanceUID))
+        shown = source.SOPClassUID if known else CLASS
+        made.SourceImageSequence = [_reference(pydicom, shown, copy)]
+    _fill_pixels(made, raster)
+    part = path.with_name(path.name + ".part")
+    pydicom.dcmwrite(part, made, enforce_file_format=True)
+    part.replace(path)
+
+
+def _fill_patient(made: images.Header, source: images.Header | None, pydicom: ModuleType) -> None:
+    """Patient and study: the source's, or nobody's."""
+    for name in (*PATIENT, *STUDY):
+        setattr(made, name, source.get(name, "") if source is not None else "")
+    if source is None:
+        made.StudyInstanceUID = pydicom.uid.generate_uid(None)
+        made.PatientIdentityRemoved = "YES"
+        made.DeidentificationMethod = "Suture: patient and study empty or coded, new UIDs"
+        return
+    made.StudyInstanceUID = source.StudyInstanceUID
+    for name in ALSO:
+        if name in source:
+            setattr(made, name, source.get(name))
+
+
+def _fill_series(made: images.Header, series: str, pydicom: ModuleType) -> None:
+    now = datetime.now(UTC)
+    day, time = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
+    made.SeriesInstanceUID = pydicom.uid.generate_uid(None)
+    made.Modality = "OT"
+    made.SeriesNumber = "9001"
+    made.SeriesDescription = series[:64]
+    made.ConversionType = "WSD"
+    made.Manufacturer = made.SecondaryCaptureDeviceManufacturer = "Suture"
+    made.SoftwareVersions = made.SecondaryCaptureDeviceSoftwareVersions = VERSION
+    made.InstanceCreationDate = made.ContentDate = made.DateOfSecondaryCapture = day
+    made.InstanceCreationTime = made.ContentTime = made.TimeOfSecondaryCapture = time
+    made.TimezoneOffsetFromUTC = "+0000"
+
+
+def _reference(pydicom: ModuleType, sop_class: str, instance: str) -> images.Header:
+    reference = pydicom.dataset.Dataset()
+    reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = sop_class, instance
+    purpose = pydicom.dataset.Dataset()
+    purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
+    purpose.CodeMeaning = "Source image for image processing operation"
+    reference.PurposeOfReferenceCodeSequence = [purpose]
+    return reference
+
+
+def _fill_pixels(made: images.Header, raster: NDArray[np.uint8]) -> None:
+    rows, columns, colours = raster.shape
+    if colours != 3 or raster.dtype != np.uint8:
+        shape = f"{raster.shape} of {raster.dtype}"
+        raise DataError(f"expected rows x columns x 3 bytes, found {shape}")
+    made.SamplesPerPixel, made.PhotometricInterpretation, made.PlanarConfiguration = 3, "RGB", 0
+    made.Rows, made.Columns = rows, columns
+    made.BitsAllocated, made.BitsStored, made.HighBit, made.PixelRepresentation = 8, 8, 7, 0
+    data = np.ascontiguousarray(raster).tobytes()
+    made.PixelData = data + b"\0" * (len(data) % 2)  # a value has an even length
+    made["PixelData"].VR = "OB"

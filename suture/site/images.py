@@ -1,5 +1,5 @@
-"""One image file to a square of pixels from 0 (dark) to 1: DICOM, PNG and NPZ, read inside the
-site.
+"""Images, read inside the site: a DICOM, PNG or NPZ file to a square of pixels from 0 (dark) to 1,
+and the image column of a table, from the files it names or from arrays, to rows of pixels.
 
 Every pixel is a function of its own file and of the public size, so nothing is fitted on patients.
 In order, for DICOM (PS3.3 C.7.6.3, C.11.1, C.11.2): stored values, modality LUT or rescale slope
@@ -8,6 +8,12 @@ and intercept, VOI LUT or window, polarity. Then, for all: padding to a square, 
 Messages of the decoding libraries can quote header values, so they are never passed on: a file that
 cannot be used is described in our own words. Only one-channel, one-frame images are read: what a
 colour capture or a series shows is not one radiograph.
+
+A file is read once for training. Nothing is cached: decoded pixels live in the site's process and
+nowhere else. Where the study says ``broken = "skip"``, a row whose file cannot be used does not
+pass the wall. That is decided from the row's own file alone, before patients are counted, so
+neighbouring tables stay neighbours and the public size is the size that trains; each file is then
+read twice, because only decoding it shows that it can be decoded.
 """
 
 from __future__ import annotations
@@ -15,26 +21,25 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from suture.errors import MissingExtra
-from suture.site.sources import Column
+from suture.errors import DataError, MissingExtra
+from suture.site.sources import Column, Source, SourceSpec
 
 Floats = NDArray[np.float32]
 Header: TypeAlias = Any
 """A pydicom dataset. The package is optional, so its types are not known here."""
-Facts = dict[str, str | int]
 MOST_PIXELS = 100_000_000
-"""Larger pictures are refused before they are decoded: a few bytes can promise any number of
-pixels."""
+"""Larger pictures are refused undecoded: a few bytes can promise any number of pixels."""
 MOST_SIDE = 20_000
 """Longer pictures are refused too: padded to a square, a thin one would fill the memory."""
 KINDS = "DICOM, PNG and NPZ files"
@@ -45,23 +50,8 @@ class BrokenImage(Exception):
     """The file cannot be used; the message says why without quoting anything from it."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A square of pixels, and what the file says about itself that describes no person."""
-
-    pixels: Floats
-    header: Facts = field(default_factory=dict)
-
-
-def read_image(path: Path, size: int) -> Picture:
-    """Read one file and resample it to ``size`` x ``size``, or `BrokenImage`.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "film.npz"
-    >>> np.savez(path, image=np.array([[0, 255], [255, 0]], np.uint8))
-    >>> read_image(path, 2).pixels.tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
+def read_image(path: Path, size: int) -> Floats:
+    """Read one file and resample it to ``size`` x ``size``, or `BrokenImage`."""
     try:
         with path.open("rb") as file:
             start = file.read(132)
@@ -73,24 +63,20 @@ def read_image(path: Path, size: int) -> Picture:
         raise BrokenImage("the file is empty")
     if start[128:] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
         with as_broken("has a damaged header"):  # pydicom converts values when they are asked for
-            grey, header = _dicom(path)
+            grey = grey_of(*read_stored(path))
     elif start.startswith(b"\x89PNG"):
-        grey, header = _png(path)
+        grey = _png(path)
     elif start.startswith(b"PK") and path.suffix.lower() == ".npz":
-        grey, header = _npz(path)
+        grey = _npz(path)
     else:
         raise BrokenImage(f"is none of {KINDS}")
     if not np.isfinite(grey).all():
         raise BrokenImage("has pixels that are not numbers")
-    return Picture(np.clip(resample(square(grey), size), 0, 1), header)
+    return np.clip(resample(square(grey), size), 0, 1)
 
 
 def square(grey: Floats) -> Floats:
-    """The image in the middle of a black square: its shape is kept, whatever the film's format.
-
-    >>> square(np.ones((1, 3), np.float32)).tolist()
-    [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
-    """
+    """The image in the middle of a black square: its shape is kept, whatever the film's format."""
     rows, columns = grey.shape
     side = max(rows, columns)
     if side > MOST_SIDE:
@@ -100,14 +86,7 @@ def square(grey: Floats) -> Floats:
 
 
 def resample(grey: Floats, size: int) -> Floats:
-    """Area averaging: a new pixel is the mean of what it covers of the old ones, so nothing
-    aliases.
-
-    >>> resample(np.array([[0, 1], [1, 1]], np.float32), 1).tolist()
-    [[0.75]]
-    >>> resample(np.array([[0, 1], [1, 0]], np.float32), 2).tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
+    """Area averaging: a new pixel is the mean of what it covers, so nothing aliases."""
     if grey.shape == (size, size):
         return grey
     down, across = (_cover(length, size) for length in grey.shape)
@@ -137,8 +116,7 @@ def library(name: str, what: str) -> ModuleType:
 
 @contextmanager
 def as_broken(words: str) -> Iterator[None]:
-    """Any failure of a library as a `BrokenImage` in our own words, because its message may quote
-    the file."""
+    """Any failure of a library as a `BrokenImage`, because its own message may quote the file."""
     try:
         yield
     except (BrokenImage, MissingExtra):
@@ -162,8 +140,7 @@ def quiet() -> Iterator[None]:
 
 
 def read_stored(path: Path) -> tuple[Header, Column]:
-    """A one-frame monochrome DICOM image: its header and its stored values; `BrokenImage` for
-    anything else."""
+    """Header and stored values of a one-frame monochrome DICOM image; else `BrokenImage`."""
     pydicom = library("pydicom", "reading DICOM files")
     with quiet():
         with as_broken("cannot be read as DICOM"):
@@ -185,8 +162,7 @@ def read_stored(path: Path) -> tuple[Header, Column]:
 def grey_of(image: Header, stored: Column) -> Floats:
     """The picture as a viewer shows it first, from 0 (dark) to 1, in its own size.
 
-    Worked out once for each value that occurs (4,096 or so), not for each pixel (millions): five
-    times as fast.
+    Worked out for each value that occurs (4,096 or so), not for each pixel: five times as fast.
     """
     low = int(stored.min())
     places = np.subtract(stored, low, dtype=np.int64)
@@ -207,24 +183,8 @@ def grey_of(image: Header, stored: Column) -> Floats:
     return np.asarray(np.asarray(grey, np.float32)[index.reshape(stored.shape)], np.float32)
 
 
-def _dicom(path: Path) -> tuple[Floats, Facts]:
-    image, stored = read_stored(path)
-    facts: Facts = {
-        "format": "DICOM",
-        "rows": int(image.Rows),
-        "columns": int(image.Columns),
-        "bits": int(image.get("BitsStored", 0)),
-        "polarity": str(image.PhotometricInterpretation),
-        "modality": str(image.get("Modality", "")),
-        "syntax": str(image.file_meta.get("TransferSyntaxUID", "")),
-        "burnt_in": str(image.get("BurnedInAnnotation", "")).upper(),
-    }
-    return grey_of(image, stored), facts
-
-
 def _decoded(image: Header) -> Column:
-    """The stored values; a decoder that is not installed stops the study, because it is no fault of
-    the file."""
+    """The stored values. A missing decoder stops the study: it is no fault of the file."""
     try:
         syntax = image.file_meta.TransferSyntaxUID
         compressed = bool(syntax.is_compressed)
@@ -249,13 +209,7 @@ def _decoded(image: Header) -> Column:
 
 
 def own_bits(stored: Column, bits: int, *, signed: bool) -> Column:
-    """Stored values without anything in the bits above ``BitsStored``.
-
-    >>> own_bits(np.array([0xF0FF], np.uint16), 12, signed=False).tolist()
-    [255]
-    >>> own_bits(np.array([-1, 5], np.int16), 12, signed=True).tolist()
-    [-1, 5]
-    """
+    """Stored values without anything in the bits above ``BitsStored``."""
     unused = 8 * stored.dtype.itemsize - bits
     if unused <= 0:
         return np.ascontiguousarray(stored)
@@ -264,8 +218,7 @@ def own_bits(stored: Column, bits: int, *, signed: bool) -> Column:
 
 
 def _shown(image: Header, stored: Column) -> NDArray[np.float64]:
-    """What a viewer would show first, from 0 to 1: modality LUT, then VOI LUT, window, or the
-    image's own range."""
+    """What a viewer would show first: modality LUT, then VOI LUT, window, or own range."""
     pixels = library("pydicom.pixels", "reading DICOM files")
     values = np.asarray(pixels.apply_modality_lut(stored, image), np.float64)
     if image.get("VOILUTSequence"):
@@ -291,13 +244,7 @@ def _first(value: str | float | Sequence[str | float] | None) -> float | None:
 def windowed(
     values: NDArray[np.float64], centre: float, width: float, function: str = "LINEAR"
 ) -> NDArray[np.float64]:
-    """A window as the standard defines it (PS3.3 C.11.2.1.2, C.11.2.1.3), onto 0 to 1.
-
-    >>> windowed(np.array([0.0, 100.0, 127.5, 255.0]), 128, 256).round(4).tolist()
-    [0.0, 0.3922, 0.5, 1.0]
-    >>> windowed(np.array([0.0, 128.0, 256.0]), 128, 256, "LINEAR_EXACT").tolist()
-    [0.0, 0.5, 1.0]
-    """
+    """A window as the standard defines it (PS3.3 C.11.2.1.2, C.11.2.1.3), onto 0 to 1."""
     if function == "SIGMOID":
         return np.asarray(1 / (1 + np.exp(-4 * (values - centre) / width)))
     if function == "LINEAR_EXACT":
@@ -312,7 +259,7 @@ def windowed(
 # --- PNG and NPZ ------------------------------------------------------------------------------------------------------
 
 
-def _png(path: Path) -> tuple[Floats, Facts]:
+def _png(path: Path) -> Floats:
     pillow = library("PIL.Image", "reading PNG files")
     with as_broken("cannot be read as PNG"), quiet(), pillow.open(path, formats=("PNG",)) as image:
         if image.width * image.height > MOST_PIXELS:
@@ -327,12 +274,10 @@ def _png(path: Path) -> tuple[Floats, Facts]:
     elif mode not in ("L", "1") and not mode.startswith("I"):
         raise BrokenImage("is a colour image")
     full = 65535 if mode.startswith("I") else 1 if mode == "1" else 255
-    facts: Facts = {"format": "PNG", "rows": grey.shape[0], "columns": grey.shape[1]}
-    facts["bits"] = 16 if full == 65535 else 8
-    return np.asarray(grey, np.float32) / np.float32(full), facts
+    return np.asarray(grey, np.float32) / np.float32(full)
 
 
-def _npz(path: Path) -> tuple[Floats, Facts]:
+def _npz(path: Path) -> Floats:
     with (
         as_broken("cannot be read as NPZ"),
         path.open("rb") as file,
@@ -344,10 +289,92 @@ def _npz(path: Path) -> tuple[Floats, Facts]:
         image = archive["image" if "image" in names else names[0]]
     if image.ndim != 2 or not image.size:
         raise BrokenImage("is not a two-dimensional array")
-    facts: Facts = {"format": "NPZ", "rows": image.shape[0], "columns": image.shape[1]}
     if image.dtype in (np.uint8, np.uint16):
-        return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max), facts
+        return np.asarray(image, np.float32) / np.float32(np.iinfo(image.dtype).max)
     numbers = image.dtype.kind == "f" and np.isfinite(image).all()
     if numbers and image.min() >= 0 and image.max() <= 1:
-        return image.astype(np.float32), facts
+        return np.asarray(image, np.float32)
     raise BrokenImage("holds neither bytes, nor 16-bit numbers, nor numbers from 0 to 1")
+
+
+# --- an image column: from the files it names, or from arrays in memory, to rows of pixels ----------------------------
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Where a study's image files are, and what happens to one that cannot be used."""
+
+    base: Path = Path()  # where paths begin for a table that is not a file itself
+    folder: str = ""  # relative to the table's own folder
+    broken: Literal["refuse", "skip"] = "refuse"
+
+    def root(self, source: Source) -> Path:
+        """The folder that the names in the table are relative to."""
+        place = source.path if isinstance(source, SourceSpec) else None
+        return (self.base if place is None else Path(place).parent) / self.folder
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A file that cannot be used: its row and name in the table, and why, in our own words."""
+
+    row: int
+    name: str
+    reason: str
+
+
+def read_files(names: Sequence[str], root: Path, size: int) -> tuple[Floats, list[Unusable]]:
+    """The pixels of every file, one row each, and the files that cannot be used (rows of 0)."""
+    x = np.zeros((len(names), size * size), np.float32)
+    unusable = []
+    for row, name in enumerate(names):
+        try:
+            x[row] = read_image(inside(root, name), size).ravel()
+        except BrokenImage as error:
+            unusable.append(Unusable(row, name or "(no file named)", str(error)))
+    return x, unusable
+
+
+def inside(root: Path, name: str) -> Path:
+    """The file in the folder of images: a table must not make the site read anything else."""
+    if not name:
+        raise BrokenImage("no file is named")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise BrokenImage("lies outside the folder of images")
+    return root / name
+
+
+def reasons(unusable: Sequence[Unusable]) -> str:
+    """Why files cannot be used, in counts; their names stay in a list of the site's own."""
+    found = Counter(one.reason for one in unusable).most_common(5)
+    return ", ".join(f"{count} x {reason}" for reason, count in found)
+
+
+def in_memory(column: ArrayLike, size: int, name: str) -> Floats:
+    """Images held in an array (bytes, or numbers from 0 to 1) as rows of pixels."""
+    images = np.asarray(column)
+    if images.ndim < 2 or images[:1].size not in (0, size * size) or images.dtype.kind not in "uif":
+        raise DataError(
+            f"column {name!r}: expected images of {size} x {size} numbers, found an array of shape "
+            f"{images.shape} ({images.dtype}); set size in [images] to that of the images"
+        )
+    x = images.reshape(len(images), size * size)
+    if images.dtype == np.uint8:
+        return x.astype(np.float32) / np.float32(255)
+    if x.size and not (np.isfinite(x).all() and x.min() >= 0 and x.max() <= 1):
+        raise DataError(f"column {name!r}: pixels must be bytes, or numbers from 0 to 1")
+    return x.astype(np.float32)
+
+
+def of_any(column: ArrayLike, size: int, name: str) -> Floats:
+    """Images to be scored: an array, or the paths of files."""
+    given = np.asarray(column)
+    if given.dtype.kind not in "OU":
+        return in_memory(given, size, name)
+    rows = np.zeros((len(given), size * size), np.float32)
+    for i, path in enumerate(given.tolist()):
+        try:
+            rows[i] = read_image(Path(str(path)), size).ravel()
+        except BrokenImage as error:
+            raise DataError(f"{path}: {error}") from None
+    return rows

@@ -11,9 +11,8 @@ import pytest
 
 from suture.cohorts.planted import HARMLESS, HONEST, PLANTED, planted
 from suture.errors import DataError, RunError, StudyError
-from suture.site.deid.apply import apply, score
-from suture.site.deid.find import hint_of, scan
-from suture.site.deid.identifiers import CATEGORIES, SIGNS
+from suture.site.deid import apply, scan, score
+from suture.site.identifiers import CATEGORIES, SIGNS, hint_of
 
 TRUTH = {name: kind for name, (kind, _) in PLANTED.items()}
 

@@ -6,8 +6,7 @@ import pytest
 
 from suture.errors import DataError
 from suture.schema.table import Schema
-from suture.site.passage import Passage, hashed
-from suture.site.reading import patient_rows
+from suture.site.reading import Passage, hashed, patient_rows
 from suture.site.sources import SourceSpec
 
 SCHEMA = Schema.parse(

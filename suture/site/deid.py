@@ -1,4 +1,9 @@
-"""De-identification, second half: write the copy, with a report that holds no value.
+"""De-identify a table (`suture deid`): find the eighteen Safe Harbor identifiers in it, and write a
+copy, with a report that holds no value.
+
+Safe Harbor is a legal floor (45 CFR 164.514(b)(2)), not a guarantee: see `linkage` for what is
+left. A scan helps the steward, who answers for the copy: docs/deidentification.md says what it
+misses.
 
 Identifiers are dropped; dates become years, ages over 89 become "90+", ZIP codes their first three
 digits (000 where the area has 20,000 people or fewer). A value that a generalisation does not
@@ -32,13 +37,108 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
 
 from suture.errors import DataError, RunError, StudyError
 from suture.privacy.noise.source import derive
-from suture.site.deid import find
-from suture.site.deid.find import Finding, Report, execute, one_row
-from suture.site.deid.identifiers import RESTRICTED_ZIP3
-from suture.site.sources import Opened, literal_path, open_table, quoted, quoted_name
+from suture.site.identifiers import (
+    INSIDE,
+    RESTRICTED_ZIP3,
+    Finding,
+    Report,
+    Values,
+    judge,
+    refuse_data_as_names,
+)
+from suture.site.sources import (
+    Opened,
+    SourceSpec,
+    literal_path,
+    open_table,
+    quoted,
+    quoted_name,
+    source_of,
+)
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+SAMPLE = 2000
+
+
+def open_file(path: str | os.PathLike[str]) -> SourceSpec:
+    """The file to de-identify."""
+    spec = source_of(path)
+    if not isinstance(spec, SourceSpec) or spec.kind == "sql":
+        raise StudyError("de-identification reads files: .csv, .parquet or .duckdb")
+    return spec
+
+
+def scan(path: str | os.PathLike[str]) -> tuple[list[Finding], int]:
+    """Judge every column of a file; returns the findings and the number of rows."""
+    with open_table(open_file(path), [], site="this one") as opened:
+        refuse_data_as_names(list(opened.names), opened.place)
+        rows = int(one_row(opened, f"SELECT count(*) FROM {opened.relation}")[0])
+        if not rows:
+            raise DataError(f"{opened.place}: the table has no rows")
+        return [judge(name, read_values(opened, name)) for name in opened.names], rows
+
+
+def read_values(opened: Opened, column: str) -> Values:
+    """One column's values: one pass over the rows, then work on distinct values only."""
+    name, text = opened.names[column], _text(opened, column)
+    rows_with_text = f"FROM {opened.relation} WHERE {name} IS NOT NULL AND {text} <> ''"
+    counted = f"SELECT {text} AS v, count(*)::BIGINT AS n {rows_with_text} GROUP BY 1"
+    execute(opened, f"CREATE OR REPLACE TEMP TABLE suture_values AS {counted}")
+
+    def total(what: str, condition: str) -> str:
+        return f"coalesce(sum({what}) FILTER ({condition}), 0)::BIGINT"
+
+    numeric = "TRY_CAST(v AS DOUBLE) IS NOT NULL"
+    anything = quoted("|".join(f"(?:{pattern})" for pattern in INSIDE.values()))
+    decimal = f"{numeric} AND contains(v, '.') AND NOT regexp_full_match(v, '.*\\.0+')"
+    spaces = "n * (length(v) - length(replace(v, ' ', '')) + 1)"
+    hit = f"NOT {numeric} AND regexp_matches(v, {{}})"
+    parts = [total("n", "true"), "count(*)", total("n", numeric), total("n", decimal)]
+    parts += [total(spaces, "true"), total("n", hit.format(anything))]
+    found = one_row(opened, f"SELECT {', '.join(parts)} FROM suture_values")
+    rows, distinct, numbers, decimals, words, hits = found
+    inside = {}
+    if hits:
+        each = [total("n", hit.format(quoted(pattern))) for pattern in INSIDE.values()]
+        found = one_row(opened, f"SELECT {', '.join(each)} FROM suture_values")
+        inside = {name: count / rows for name, count in zip(INSIDE, found, strict=True) if count}
+    chosen = f"SELECT v, n FROM suture_values ORDER BY hash(v) LIMIT {SAMPLE}"
+    sample = execute(opened, chosen).fetchall()
+    execute(opened, "DROP TABLE suture_values")
+    some = max(rows, 1)
+    shares = (numbers / some, decimals / some, words / some)
+    return Values(rows, distinct, *shares, opened.types[column], sample, inside)
+
+
+def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:
+    """Run a query; DuckDB's own message is not passed on, because it can quote a row."""
+    import duckdb
+
+    try:
+        return opened.connection.execute(query)
+    except duckdb.Error as error:
+        raise DataError(
+            f"{opened.place}: reading failed ({type(error).__name__}); check that every line has "
+            "the columns of the header, that quotes are closed and that the text is UTF-8"
+        ) from None
+
+
+def one_row(opened: Opened, query: str) -> tuple[Any, ...]:
+    """The one row of a query's answer."""
+    return tuple(execute(opened, query).fetchone() or ())
+
+
+# --- the copy ---------------------------------------------------------------------------------------------------------
 
 CODES = {
     "none": "the patient column is dropped: rows of one patient can no longer be told to belong "
@@ -69,14 +169,13 @@ def apply(
     restricted: Sequence[str] = (),
     today: date | None = None,
 ) -> Report:
-    """Scan, then write a de-identified copy (CSV or Parquet by its ending) and return the report;
-    plain JSON, no value."""
-    spec = find.open_file(path)
+    """Scan, then write a de-identified copy (CSV or Parquet) and return a report without values."""
+    spec = open_file(path)
     _check(out, codes, patient, secret, code_table)
     named = [*keep, *drop, *quasi, *([patient] if patient else [])]
     with open_table(spec, named, site="this one") as opened:
-        find.refuse_data_as_names(list(opened.names), opened.place)
-        judged = (find.judge(name, find.read_values(opened, name)) for name in opened.names)
+        refuse_data_as_names(list(opened.names), opened.place)
+        judged = (judge(name, read_values(opened, name)) for name in opened.names)
         findings = {found.column: _decided(found, keep, drop) for found in judged}
         cap = (today or date.today()).year - 90
         zips = RESTRICTED_ZIP3 | set(restricted)
@@ -97,9 +196,9 @@ def apply(
         risk = None
         if quasi:
             who = None if patient is None else opened.names[patient]
+            before = {name: _text(opened, name) for name in quasi}
             after = {name: written.get(name, "NULL") for name in quasi}
             after |= {name: "NULL" for name in quasi if name == patient}
-            before = {name: _text(opened, name) for name in quasi}
             risk = {"before": linkage(opened, before, who), "after": linkage(opened, after, who)}
         rows = _write(opened, written, out)
     columns = [{**f.as_dict(), "left_empty": lost.get(f.column, 0)} for f in findings.values()]
@@ -135,9 +234,7 @@ def _check(
     if codes != "none" and patient is None:
         raise StudyError("codes stand for patients: name the patient column with --patient")
     if codes == "keyed" and secret is None:
-        raise StudyError(
-            "keyed codes need the site's secret: --home, the folder that holds secret.key"
-        )
+        raise StudyError("keyed codes need the site's secret: --home, the folder of secret.key")
     if codes == "random" and code_table is None:
         raise StudyError("random codes are kept in a table at the site: --code-table codes.json")
 
@@ -207,9 +304,8 @@ def _make_codes(
 
     text = _text(opened, patient)
     named = f"FROM {opened.relation} WHERE nullif({text}, '') IS NOT NULL"
-    ids = [
-        row[0] for row in execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
-    ]
+    listed = execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
+    ids = [row[0] for row in listed]
     known: dict[str, str] = {}
     if codes == "keyed":
         key = derive(secret or b"", "patient codes")
@@ -269,8 +365,7 @@ def _put(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Report:
-    """Group sizes on SQL expressions of the quasi-identifiers; ``patient`` is the patient column's
-    expression."""
+    """Group sizes on SQL expressions of the quasi-identifiers, and of the patient column."""
     chosen = ", ".join(f"{sql} AS q{i}" for i, sql in enumerate(quasi.values()))
     names = ", ".join(f"q{i}" for i in range(len(quasi)))
     # A patient with several rows counts once for every combination of values they show.
@@ -295,14 +390,7 @@ def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Re
 def score(
     findings: Sequence[Finding], truth: Mapping[str, str], honest: Collection[str] = ()
 ) -> Report:
-    """How good a scan is, over columns whose truth is known: recall and precision of acting on a
-    column (drop or generalise), and of naming its category.
-
-    >>> found = Finding("SSN", "ssn", "", 1.0, "high", "drop")
-    >>> kept = Finding("age", None, "", 0.0, "", "keep")
-    >>> score([found, kept], {"SSN": "ssn", "age": "date"})["recall"]
-    0.5
-    """
+    """Recall and precision of acting on columns of known truth, and of naming their category."""
     acted = {f.column: f for f in findings if f.action != "keep"}
     right = [name for name in truth if name in acted]
     named = [name for name in right if acted[name].category == truth[name]]
@@ -324,3 +412,84 @@ def score(
         "recall_honest_names": share([name for name in true if name in acted], true),
         "recall_misleading_names": share([name for name in false if name in acted], false),
     }
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def print_scan(found: Report) -> None:
+    """Columns to act on first, then how many are kept."""
+    console = Console(highlight=False)
+    console.print(_columns(found["columns"], f"{found['file']}: {found['rows']:,} rows"))
+    kept = [row["column"] for row in found["columns"] if row["action"] == "keep"]
+    console.print(f"kept as they are: {', '.join(kept) or 'none'}")
+    console.print("A scan helps the steward, who answers for the copy: check every kept column.")
+
+
+def print_apply(found: Report) -> None:
+    """What was done to each column, and who can still be singled out."""
+    console = Console(highlight=False)
+    title = f"{found['input']} to {found['output']}: {found['rows']:,} rows"
+    console.print(_columns(found["columns"], title))
+    if found["codes"]:
+        console.print(f"patients: {found['codes']}")
+    risk = found["linkage"]
+    if risk is not None:
+        shares = {
+            "unique": "patients alone in their group",
+            "in_groups_under_5": "in groups under 5",
+            "in_groups_under_11": "in groups under 11",
+        }
+        title = f"Linkage on {', '.join(risk['before']['quasi_identifiers'])}"
+        table = _table(title, "", "smallest group", *shares.values())
+        for when in ("before", "after"):
+            part = risk[when]
+            cells = (f"{part[key]:.1%}" for key in shares)
+            table.add_row(when, f"{part['smallest_group']:,}", *cells)
+        console.print(table)
+    console.print(found["floor"])
+
+
+def print_evaluation(found: Report) -> None:
+    """Recall and precision on the planted table."""
+    console = Console(highlight=False)
+    shares = {
+        "recall": "recall",
+        "recall_honest_names": "honest names",
+        "recall_misleading_names": "misleading names",
+        "precision": "precision",
+        "category_right": "category right",
+    }
+    title = f"{found['identifiers']} planted columns of {found['columns']}"
+    table = _table(title, *shares.values())
+    table.add_row(*(f"{found[key]:.1%}" for key in shares))
+    console.print(table)
+    lists = {
+        "missed": "missed",
+        "wrongly_taken": "taken wrongly",
+        "category_wrong": "other category",
+    }
+    for key, text in lists.items():
+        console.print(f"{text}: {', '.join(found[key]) or 'none'}")
+
+
+def _columns(rows: Sequence[Report], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("column", "category", "sign", "share", "confidence", "action"):
+        table.add_column(name, justify="right" if name == "share" else "left", overflow="fold")
+    for row in rows:
+        if row["action"] == "keep" and row["category"] is None:
+            continue
+        inside = ", ".join(f"{name} {share:.1%}" for name, share in row["inside"].items())
+        sign = f"{row['sign']}; inside: {inside}" if inside else row["sign"]
+        action = f"{row['action']}: {row['how']}" if row["how"] else row["action"]
+        rule, share = row["rule"] or "–", f"{row['share']:.0%}"
+        table.add_row(row["column"], rule, sign, share, row["confidence"], action)
+    return table
+
+
+def _table(title: str, *heads: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left")
+    return table

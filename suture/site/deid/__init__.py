@@ -1,1 +1,0 @@
-"""De-identification of tables and DICOM files."""

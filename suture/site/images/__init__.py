@@ -1,1 +1,0 @@
-"""Image files of a site: read, encoded, and written as captures."""

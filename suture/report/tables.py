@@ -62,9 +62,11 @@ class Table:
     remark: str = ""
 
 
-def plain(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def plain(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = ""
+) -> Table:
     """A table of texts only."""
-    return Table(caption, tuple(heads), tuple(tuple(map(Cell, row)) for row in rows))
+    return Table(caption, tuple(heads), tuple(tuple(map(Cell, row)) for row in rows), remark)
 
 
 def _known(found: Sequence[Metrics], names: Sequence[str]) -> list[str]:

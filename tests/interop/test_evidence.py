@@ -9,8 +9,14 @@ from suture.cohorts.faults import Fault, plant
 from suture.cohorts.outbreak import FAULTS, outbreak
 from suture.cohorts.public import heart
 from suture.errors import DataError
-from suture.interop.evidence import circles, crosses, flags, largest_deviation
-from suture.interop.findings import findings, unit_guess
+from suture.interop.evidence import (
+    circles,
+    crosses,
+    findings,
+    flags,
+    largest_deviation,
+    unit_guess,
+)
 from suture.site.cohort import load
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from suture.evaluation.calibration import Floats
+from suture.evaluation.metrics import Floats
 
 Test = dict[str, float | None]
 
@@ -37,14 +37,11 @@ def interval(
     (0.9, None, None)
     """
     numbers = _numbers(values)
-    if not len(numbers):
-        raise ValueError("expected at least one value, found none")
     if not 0.0 < level < 1.0:
         raise ValueError(f"expected a level between 0 and 1, found {level}")
-    mean = float(numbers.mean())
-    if len(numbers) < 2:
+    mean, n = float(numbers.mean()), len(numbers)
+    if n < 2:
         return mean, None, None
-    n = len(numbers)
     half = float(stdtrit(n - 1, 0.5 + level / 2.0) * numbers.std(ddof=1) / np.sqrt(n))
     return mean, mean - half, mean + half
 
@@ -90,10 +87,7 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
         raise ValueError(
             f"a paired test needs the same seeds twice, found {len(first)} and {len(second)} values"
         )
-    if not len(first):
-        raise ValueError("expected at least one value, found none")
-    gaps = first - second
-    n = len(gaps)
+    gaps, n = first - second, len(first)
     difference = float(gaps.mean())
     if n < 2:
         return {"t": None, "p": None, "difference": difference, "df": None}
@@ -108,8 +102,6 @@ def welch_t(a: Sequence[float], b: Sequence[float]) -> Test:
     3.547511
     """
     first, second = _numbers(a), _numbers(b)
-    if not len(first) or not len(second):
-        raise ValueError("expected at least one value on both sides")
     difference = float(first.mean() - second.mean())
     if len(first) < 2 or len(second) < 2:
         return {"t": None, "p": None, "difference": difference, "df": None}
@@ -141,6 +133,8 @@ def _numbers(values: Sequence[float]) -> Floats:
         raise ValueError(
             "expected a flat list of finite numbers; leave out seeds where the metric is undefined"
         )
+    if not len(numbers):
+        raise ValueError("expected at least one value, found none")
     return numbers
 
 

@@ -12,7 +12,7 @@ leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import altair as alt
 import numpy as np
@@ -116,7 +116,7 @@ def _drawn_last(result: Record) -> list[tuple[str, str]]:
     return sorted(labels(result).items(), key=lambda item: item[0] == result["method"])
 
 
-def _by_name(names: Sequence[str], field: str = "hospital", **axis: bool) -> alt.Y:
+def _by_name(names: Sequence[str], field: str = "hospital", **axis: Any) -> alt.Y:
     """One row per name, with quiet labels."""
     quiet = alt.Axis(ticks=False, domain=False, labelPadding=8, **axis)
     return alt.Y(f"{field}:N", sort=list(names), title=None, axis=quiet)
@@ -316,8 +316,8 @@ def hospitals_compared(result: Record) -> Figure | None:
         note = f"{own}, {len(scores):,} hospitals. Lowest: {low}, {scores[low]:.3f}"
         bins, style = min(30, max(8, len(scores) // 6)), alt.Axis(tickCount=8, format=".2f")
         bars = _histogram(list(scores.values()), bins, axis, style, PALETTE[0])
-        ends = [alt.Tooltip("from:Q", title="From", format=".3f"), *tips(to="To|.3f")]
-        bars = bars.encode(tooltip=[*ends, *tips(hospitals="Hospitals|")])
+        start = alt.Tooltip("from:Q", title="From", format=".3f")
+        bars = bars.encode(tooltip=[start, *tips(to="To|.3f", hospitals="Hospitals|")])
         return finish(bars.properties(width=640, height=240), title, note)
     note = "Lowest first"
     if len(names) * len(scores) > MOST_DOTS:

@@ -74,16 +74,8 @@ def _known(found: Sequence[Metrics], names: Sequence[str]) -> list[str]:
     return [name for name in names if any(metrics.get(name) is not None for metrics in found)]
 
 
-def quality(
-    result: Record, names: Sequence[str] = QUALITY + CARE, caption: str = "Held-out patients"
-) -> Table:
-    """Methods x metrics over all hospitals, with 95 % intervals where several seeds ran.
-
-    >>> from suture.report.words import complete
-    >>> table = quality(complete({"methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}))
-    >>> table.heads, table.rows[0][1].text
-    (('Method', 'AUC'), '0.900')
-    """
+def quality(result: Record, names: Sequence[str], caption: str = "Held-out patients") -> Table:
+    """Methods x metrics over all hospitals, with 95 % intervals where several seeds ran."""
     methods, keys = result["methods"], labels(result)
     overall = {key: method["metrics"]["global"] for key, method in methods.items()}
     names = _known(list(overall.values()), names)
@@ -117,12 +109,7 @@ def _best(found: Sequence[Metrics], name: str) -> float | None:
 
 
 def cost(result: Record) -> Table:
-    """Methods x what they cost: proven epsilon at the worst hospital, bytes, rounds, time.
-
-    >>> from suture.report.words import complete
-    >>> cost(complete({"methods": {"a": {"communication": {"bytes_up": 2000}}}})).rows[0][1].text
-    'none'
-    """
+    """Methods x what they cost: proven epsilon at the worst hospital, bytes, rounds, time."""
     rows = []
     for key, label in labels(result).items():
         method = result["methods"][key]
@@ -130,17 +117,12 @@ def cost(result: Record) -> Table:
         planned, done = method["rounds_planned"], method["rounds_done"]
         short = f"of {count(planned)} planned" if planned is not None and planned != done else ""
         spent = Cell(epsilon(privacy["epsilon"]), worst_hospital(method))
-        rows.append(
-            (
-                Cell(label),
-                spent if private else Cell("none"),
-                Cell(delta(privacy["delta"]) if private else NONE),
-                Cell(size(sent["bytes_up"])),
-                Cell(size(sent["bytes_down"])),
-                Cell(count(sent["rounds"] if done is None else done), short),
-                Cell(duration(method["seconds"])),
-            )
-        )
+        rows.append((
+            Cell(label), spent if private else Cell("none"),
+            Cell(delta(privacy["delta"]) if private else NONE), Cell(size(sent["bytes_up"])),
+            Cell(size(sent["bytes_down"])), Cell(count(sent["rounds"] if done is None else done), short),
+            Cell(duration(method["seconds"])),
+        ))  # fmt: skip
     heads = ("Method", "ε proven, worst hospital", "δ", "Sent by hospitals", "Sent to hospitals",
              "Rounds", "Time")  # fmt: skip
     remark = "Sent: all hospitals and rounds together; 1 MB = 1,000,000 bytes."
@@ -150,14 +132,7 @@ def cost(result: Record) -> Table:
 
 
 def significance(result: Record) -> Table | None:
-    """p-values of every method against the one compared with.
-
-    >>> from suture.report.words import complete
-    >>> tests = {"b": {"difference": -0.01, "paired": {"t": -3.0, "p": 0.04}, "welch": {"t": -2.0, "p": 0.08}}}
-    >>> found = complete({"methods": {"a": {}, "b": {}}, "comparison": {"against": "a", "tests": tests}})
-    >>> [cell.text for cell in significance(found).rows[0]]
-    ['b', '−0.010', '−3.00', '0.040', '−2.00', '0.080']
-    """
+    """p-values of every method against the one compared with."""
     compared, names = result["comparison"], labels(result)
     if not compared["tests"]:
         return None
@@ -167,7 +142,7 @@ def significance(result: Record) -> Table | None:
         for kind in ("paired", "welch"):
             found = part(test, kind)
             cells += [signed(found.get("t"), 2).replace("+", ""), p_value(found.get("p"))]
-        rows.append(tuple(map(Cell, cells)))
+        rows.append(cells)
     title = METRICS.get(compared["metric"], compared["metric"])
     heads = ("Method", f"Difference in {title}", "t, paired", "p, paired", "t, Welch", "p, Welch")
     against = names.get(compared["against"], compared["against"])
@@ -175,17 +150,11 @@ def significance(result: Record) -> Table | None:
         f"Two-sided t-tests over {repeats(result)}, not corrected for the number of comparisons. "
         "A dash: not defined."
     )
-    return Table(f"{title} of each method minus that of {against}", heads, tuple(rows), remark)
+    return plain(f"{title} of each method minus that of {against}", heads, rows, remark)
 
 
 def hospital_metrics(result: Record) -> Table | None:
-    """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut.
-
-    >>> from suture.report.words import complete
-    >>> method = {"metrics": {"sites": {"a": {"auc": 0.8, "rows": 20}}}}
-    >>> [cell.text for cell in hospital_metrics(complete({"methods": {"m": method}})).rows[0][:3]]
-    ['a', '20', '0.800']
-    """
+    """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut."""
     metrics = primary(result)["metrics"]
     sites = metrics["sites"]
     if not sites:
@@ -212,13 +181,7 @@ def hospital_metrics(result: Record) -> Table | None:
 
 
 def subgroups(result: Record) -> list[Table]:
-    """One table per group column, one row per value, under the study's method.
-
-    >>> from suture.report.words import complete
-    >>> groups = {"sex": {"F": {"auc": 0.9, "rows": 80}, "M": {"auc": 0.8, "rows": 40}}}
-    >>> [table.caption for table in subgroups(complete({"methods": {"m": {"metrics": {"groups": groups}}}}))]
-    ['By sex']
-    """
+    """One table per group column, one row per value, under the study's method."""
     groups = primary(result)["metrics"]["groups"]
     return [_subgroup(group, values) for group, values in groups.items() if values]
 
@@ -239,14 +202,7 @@ def _subgroup(group: str, values: Mapping[str, Metrics]) -> Table:
 
 
 def gaps(result: Record) -> Table | None:
-    """Largest differences between the groups of each column, for every method, with intervals.
-
-    >>> from suture.report.words import complete
-    >>> found = {"sex": {"parity_gap": 0.1, "intervals": {"parity_gap": [0.05, 0.2]}, "worst_group": "F"}}
-    >>> table = gaps(complete({"methods": {"m": {"label": "M", "metrics": {"fairness": found}}}}))
-    >>> [cell.text for cell in table.rows[0]]
-    ['M', 'sex', '0.100', '–', '–', '–']
-    """
+    """Largest differences between the groups of each column, for every method, with intervals."""
     rows = []
     for key, label in labels(result).items():
         metrics = result["methods"][key]["metrics"]
@@ -268,13 +224,7 @@ def gaps(result: Record) -> Table | None:
 
 
 def promises(result: Record) -> Table | None:
-    """Epsilon, noise and patients of every hospital, largest epsilon first.
-
-    >>> from suture.report.words import complete
-    >>> privacy = {"epsilon": 2.0, "sites": {"a": 1.5}, "noise_multiplier": {"a": 0.9}, "patients": {"a": 500}}
-    >>> [cell.text for cell in promises(complete({"methods": {"m": {"privacy": privacy}}})).rows[0]]
-    ['a', '1.50', '0.900', '500']
-    """
+    """Epsilon, noise and patients of every hospital, largest epsilon first."""
     privacy, cohort = primary(result)["privacy"], result["cohort"]["sites"]
     sites, noise = privacy["sites"], privacy["noise_multiplier"]
     if not sites:
@@ -289,5 +239,4 @@ def promises(result: Record) -> Table | None:
     if left := order[MOST_ROWS:]:
         remark += f" And {len(left):,} more hospitals, none with a larger ε."
     heads = ("Hospital", "ε proven", "Noise multiplier", "Training patients")
-    cells = tuple(tuple(map(Cell, row)) for row in rows)
-    return Table("What is proven at each hospital", heads, cells, remark)
+    return plain("What is proven at each hospital", heads, rows, remark)

@@ -162,46 +162,33 @@ def part(tree: object, *keys: str) -> dict[str, Any]:
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or None where it is missing, not a number, or infinite.
-
-    >>> finite(1), finite(None), finite(float("nan")), finite("0.9")
-    (1.0, None, None, None)
-    """
+    """The value as a float, or None where it is missing, not a number, or infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def number(value: object, digits: int = 3) -> str:
-    """A metric for people: three decimals, a dash where undefined.
-
-    >>> number(0.95712), number(None)
-    ('0.957', '–')
-    """
+def number(value: object, digits: int = 3, sign: str = "") -> str:
+    """A metric for people: three decimals, a dash where undefined."""
     found = finite(value)
-    return NONE if found is None else f"{found:.{digits}f}"
+    return NONE if found is None else f"{found:{sign}.{digits}f}"
+
+
+def signed(value: object, digits: int = 3) -> str:
+    """A difference with its sign."""
+    return number(value, digits, "+").replace("-", "−")
 
 
 def count(value: object) -> str:
-    """A whole number with commas.
-
-    >>> count(13130), count(None)
-    ('13,130', '–')
-    """
+    """A whole number with commas."""
     found = finite(value)
     return NONE if found is None else f"{round(found):,}"
 
 
-def span(ends: Iterable[object] | None, digits: int = 3) -> str:
-    """An interval, or nothing.
-
-    >>> span([0.951, 0.9634]), span(None)
-    ('0.951 to 0.963', '')
-    """
+def span(ends: Iterable[object] | None) -> str:
+    """An interval, or nothing."""
     found = [finite(end) for end in ends or ()]
-    if len(found) != 2 or None in found:
-        return ""
-    return " to ".join(f"{end:.{digits}f}" for end in found)
+    return "" if len(found) != 2 or None in found else " to ".join(map(number, found))
 
 
 def bounds(intervals: Intervals, name: str) -> list[float] | None:
@@ -227,11 +214,7 @@ def epsilon(value: object) -> str:
 
 
 def delta(value: object) -> str:
-    """A delta in short scientific form.
-
-    >>> delta(1e-5), delta(2.5e-6)
-    ('1e-5', '2.5e-6')
-    """
+    """A delta in short scientific form."""
     found = finite(value)
     if found is None:
         return NONE
@@ -240,31 +223,13 @@ def delta(value: object) -> str:
 
 
 def p_value(value: object) -> str:
-    """A p-value as journals print it.
-
-    >>> p_value(0.00002), p_value(0.0412), p_value(None)
-    ('< 0.001', '0.041', '–')
-    """
+    """A p-value as journals print it."""
     found = finite(value)
     return "< 0.001" if found is not None and found < 0.001 else number(found)
 
 
-def signed(value: object, digits: int = 3) -> str:
-    """A difference with its sign.
-
-    >>> signed(0.0123), signed(-0.004)
-    ('+0.012', '−0.004')
-    """
-    found = finite(value)
-    return NONE if found is None else f"{found:+.{digits}f}".replace("-", "−")
-
-
 def size(value: object) -> str:
-    """Bytes for people (1 kB = 1,000 bytes).
-
-    >>> size(512), size(1_234_567), size(None)
-    ('512 B', '1.2 MB', '–')
-    """
+    """Bytes for people (1 kB = 1,000 bytes)."""
     found = finite(value)
     if found is None:
         return NONE
@@ -276,11 +241,7 @@ def size(value: object) -> str:
 
 
 def duration(value: object) -> str:
-    """Seconds for people.
-
-    >>> duration(3.21), duration(192)
-    ('3.2 s', '3 min 12 s')
-    """
+    """Seconds for people."""
     found = finite(value)
     if found is None:
         return NONE
@@ -288,11 +249,7 @@ def duration(value: object) -> str:
 
 
 def moment(value: object) -> str:
-    """A date for people; text that is not a date is passed on as it is.
-
-    >>> moment("2026-11-15T20:30:00Z"), moment("yesterday")
-    ('15 November 2026, 20:30 UTC', 'yesterday')
-    """
+    """A date for people; text that is not a date is passed on as it is."""
     try:
         found = datetime.fromisoformat(str(value))
     except ValueError:
@@ -302,13 +259,8 @@ def moment(value: object) -> str:
 
 
 def repeats(result: Record) -> str:
-    """What a result's intervals are taken over.
-
-    >>> repeats(complete({"study": {"evaluation": {"folds": 5}}})), repeats(complete({}))
-    ('folds', 'seeds')
-    """
-    evaluation = result["study"].get("evaluation")
-    folds = evaluation.get("folds") if isinstance(evaluation, dict) else None
+    """What a result's intervals are taken over."""
+    folds = part(result["study"], "evaluation").get("folds")
     return "folds" if (finite(folds) or 0) > 1 else "seeds"
 
 
@@ -330,23 +282,14 @@ def labels(result: Record) -> dict[str, str]:
 
 
 def protected(method: MethodResult) -> bool:
-    """True only if a finite epsilon is stated for the method and for every hospital it lists.
-
-    >>> def private(**statement): return protected(primary(complete({"methods": {"m": {"privacy": statement}}})))
-    >>> private(epsilon=8.0, sites={"a": 7.9}), private(epsilon=None), private(epsilon=8.0, sites={"a": None})
-    (True, False, False)
-    """
+    """True only if a finite epsilon is stated for the method and for every hospital it lists."""
     privacy = method["privacy"]
     every = (privacy["epsilon"], *privacy["sites"].values())
     return privacy["protected"] and None not in every
 
 
 def unprotected(result: Record) -> list[str]:
-    """Labels of the methods that ran without differential privacy.
-
-    >>> unprotected(complete({"methods": {"a": {"privacy": {"epsilon": 1.0}}, "b": {}}}))
-    ['b']
-    """
+    """Labels of the methods that ran without differential privacy."""
     return [name for key, name in labels(result).items() if not protected(result["methods"][key])]
 
 
@@ -357,12 +300,7 @@ def worst_hospital(method: MethodResult) -> str:
 
 
 def hospitals(result: Record) -> list[str]:
-    """Every hospital named by the cohort or by a method's metrics, in the order first met.
-
-    >>> method = {"metrics": {"sites": {"x": {}, "y": {}}}}
-    >>> hospitals(complete({"methods": {"a": method}, "cohort": {"sites": {"z": {}, "x": {}}}}))
-    ['z', 'x', 'y']
-    """
+    """Every hospital named by the cohort or by a method's metrics, in the order first met."""
     names = dict.fromkeys(result["cohort"]["sites"])
     for method in result["methods"].values():
         names |= dict.fromkeys(method["metrics"]["sites"])
@@ -370,11 +308,7 @@ def hospitals(result: Record) -> list[str]:
 
 
 def headline(result: Record) -> str:
-    """The result in one sentence.
-
-    >>> headline(complete({"methods": {"fedavg": {"metrics": {"global": {"auc": 0.95}}}}}))
-    'fedavg reaches AUC 0.950 on held-out patients, without differential privacy.'
-    """
+    """The result in one sentence."""
     method = primary(result)
     metric, value = leading_metric(method)
     where = ""
@@ -395,11 +329,7 @@ def headline(result: Record) -> str:
 
 
 def leading_metric(method: MethodResult) -> tuple[str, float | None]:
-    """The metric that leads summaries: AUC where it is known, else the first known one.
-
-    >>> leading_metric(primary(complete({"methods": {"a": {"metrics": {"global": {"auc": None, "f1": 0.5}}}}})))
-    ('f1', 0.5)
-    """
+    """The metric that leads summaries: AUC where it is known, else the first known one."""
     found = method["metrics"]["global"]
     for name in ("auc", "auc_ovo", *METRICS):
         if (value := found.get(name)) is not None:
@@ -408,15 +338,7 @@ def leading_metric(method: MethodResult) -> tuple[str, float | None]:
 
 
 def combined(protection: Mapping[str, Plain] | None) -> str:
-    """How the sites' updates were combined, for the foot of a page; nothing for the usual mean.
-
-    >>> combined({"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}})
-    'opened as sums under masks only; rounding moved an entry of a mean by at most 1.2e-07; 2 shortened to the norm bound'
-    >>> combined({"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "the update is not finite"}}})
-    'combined by median; rejected from oslo in 3 rounds: the update is not finite'
-    >>> combined(None)
-    ''
-    """
+    """How the sites' updates were combined, for the foot of a page; nothing for the usual mean."""
     if protection is None:
         return ""
     masked, rule = protection.get("sum") == "masked", str(protection.get("aggregation") or "mean")
@@ -427,9 +349,8 @@ def combined(protection: Mapping[str, Plain] | None) -> str:
         parts.append(f"{shortened:.0f} shortened to the norm bound")
     for site, found in _items(protection.get("rejected")):
         if isinstance(found, Mapping):
-            parts.append(
-                f"rejected from {site} in {found.get('rounds')} rounds: {found.get('why')}"
-            )
+            rounds, why = found.get("rounds"), found.get("why")
+            parts.append(f"rejected from {site} in {rounds} rounds: {why}")
     return "; ".join(parts)
 
 
@@ -441,8 +362,6 @@ def merged_notes(warnings: Iterable[str]) -> list[str]:
 
     >>> merged_notes(f"site 'h{i}': column 'bmi': {i} of 20 rows without a value" for i in range(1, 5))
     ["column 'bmi': 10 of 80 rows without a value (at 4 hospitals; most at h4: 4 of 20)"]
-    >>> merged_notes(["site 'a': column 'bmi': 1 of 20 rows without a value", "something else"])
-    ["site 'a': column 'bmi': 1 of 20 rows without a value", 'something else']
     """
     groups: dict[tuple[str, ...], list[tuple[str, int, int, str]]] = {}
     for text in warnings:

@@ -49,6 +49,7 @@ LINE_UP = 50
 _ALMOST_NO_NOISE = 1e-9
 SIDE = 28
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Outcomes = NDArray[np.int32]
 
 
@@ -73,8 +74,7 @@ class Victims:
 def populations(count: int, seed: int) -> list[Victims]:
     """As many patients of each kind: cardio records, generated radiographs, PneumoniaMNIST."""
     cohort = cohorts.load("cardio", seed, patients=count, split="iid", sites=1)
-    table = cohort.sites[0].table
-    how = (cohort.schema, cohort.outcome)
+    table, how = cohort.sites[0].table, (cohort.schema, cohort.outcome)
     rows = load(table, *how, site="generated", holdout=0.0, split_key="attack").train
     low, high = float(np.floor(rows.x.min())), float(np.ceil(rows.x.max()))
     found = [Victims("cardio record", rows.x, rows.y, low, high, 1e-4)]
@@ -87,12 +87,7 @@ def populations(count: int, seed: int) -> list[Victims]:
 
 
 def generated(count: int, rng: np.random.Generator) -> tuple[Floats, Outcomes]:
-    """Images (784 numbers from 0 to 1 each) and outcomes: two lungs, ribs, perhaps a shadow.
-
-    >>> x, y = generated(3, np.random.default_rng(0))
-    >>> x.shape, bool(x.min() >= 0 and x.max() <= 1), sorted(set(y.tolist())) in ([0], [1], [0, 1])
-    ((3, 784), True, True)
-    """
+    """Images (784 numbers from 0 to 1 each) and outcomes: two lungs, ribs, perhaps a shadow."""
     v, u = np.meshgrid(np.linspace(-1, 1, SIDE), np.linspace(-1, 1, SIDE), indexing="ij")
     images = np.empty((count, SIDE * SIDE), np.float32)
     outcome = rng.integers(0, 2, count).astype(np.int32)
@@ -204,8 +199,7 @@ class _Site:
     """A site that holds the given records and sends its first update: what the adversary sees."""
 
     def __init__(self, network: Dense, seed: int) -> None:
-        self.network = network
-        self.start = network.init(np.random.default_rng([seed, 1]))
+        self.network, self.start = network, network.init(np.random.default_rng([seed, 1]))
         spec, local = MethodSpec(), Local(epochs=1, batch=64, rate=RATE, clip=1.0)
         self.method = registry.build(spec.name, spec, network, local)
 
@@ -216,7 +210,7 @@ class _Site:
         sent, _ = rehearse(self.method, rows, {}, {"params": self.start}, noise, key)
         return np.asarray(sent["delta"], np.float32)
 
-    def signals(self, x: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    def signals(self, x: Doubles, y: NDArray[np.int64]) -> Doubles:
         """The backward pass down to the first layer's units, as it enters an unprotected update."""
         layers = [
             (w.astype(np.float64), b.astype(np.float64)) for w, b in self.network.layers(self.start)
@@ -269,17 +263,13 @@ def _invert(
         values = np.clip(found[0], victims.low, victims.high).tolist()
         shown.append({"label": level.label, "values": values})
     by_other = [rms_error(pool[i % len(pool)], record) for i, record in enumerate(x)]
-    by_mean = [rms_error(mean, record) for record in x]
+    by_mean = float(np.mean([rms_error(mean, record) for record in x]))
     return {
         "name": victims.name,
         "features": int(x.shape[1]),
         "network": list(victims.network.sizes),
         "range": [victims.low, victims.high],
-        "chance": {
-            "mean": float(np.mean(by_mean)),
-            "other": float(np.mean(by_other)),
-            "line_up": 1 / LINE_UP,
-        },
+        "chance": {"mean": by_mean, "other": float(np.mean(by_other)), "line_up": 1 / LINE_UP},
         "levels": rows,
         "batches": [_batch(victims, site, seed, n) for n in ((2, 3) if quick else (2, 3, 4))],
         "shown": shown if x.shape[1] == SIDE**2 else [],
@@ -287,11 +277,7 @@ def _invert(
 
 
 def _row(
-    level: Protection,
-    found: NDArray[np.float64],
-    guesses: list[float],
-    picked: int,
-    victims: Victims,
+    level: Protection, found: Doubles, guesses: list[float], picked: int, victims: Victims
 ) -> dict[str, Any]:
     """Figures of one level of protection, over all targets."""
     n = len(found)
@@ -332,7 +318,7 @@ def _batch(victims: Victims, site: _Site, seed: int, count: int) -> dict[str, An
     """An unprotected update of several records at once: how many come back, and how exactly."""
     key, rng = seeded_key(seed, "batch", count), np.random.default_rng([seed, count])
     layer = site.first_layer(site.update(victims, slice(count), None, key))
-    ways: tuple[Callable[[], NDArray[np.float64]], ...] = (
+    ways: tuple[Callable[[], Doubles], ...] = (
         lambda: several_records(*layer, rng),
         lambda: fitted_records(*layer, site.signals, victims.x[8:], rng, starts=30)[0],
     )

@@ -154,14 +154,16 @@ def _noise(level: Found) -> str:
 
 def _inversion_parts(found: Found, pictures: list[str]) -> list[Found]:
     *tables, batches = _inversion_tables(found)
+    judged = [HOW_JUDGED, *found["left_out"]]
     return [
-        {"title": "One record, seen through its update", "texts": [HOW_INVERTED],
-         "figures": pictures, "tables": []},
-        {"title": "How much is learned, against ε", "texts": [HOW_JUDGED, *found["left_out"]],
-         "figures": ["errors", "line-up"], "tables": tables},
-        {"title": "Several records in one unprotected update", "texts": [BATCHES],
-         "figures": [], "tables": [batches]},
-    ]  # fmt: skip
+        _part("One record, seen through its update", [HOW_INVERTED], pictures, []),
+        _part("How much is learned, against ε", judged, ["errors", "line-up"], tables),
+        _part("Several records in one unprotected update", [BATCHES], [], [batches]),
+    ]
+
+
+def _part(title: str, texts: list[str], figures: list[str], tables: list[Table]) -> Found:
+    return {"title": title, "texts": texts, "figures": figures, "tables": tables}
 
 
 def _inversion_tables(found: Found) -> list[Table]:
@@ -198,10 +200,8 @@ def _membership_parts(found: Found) -> list[Found]:
         f"{training['steps']} steps of DP-SGD with batches of {training['batch']}; "
         f"{found['runs']:,} trainings with and as many without the carrier at each ε."
     )
-    return [
-        {"title": "Was the carrier in the table?", "texts": [setting, HOW_ATTACKED],
-         "figures": ["advantage", "strict"], "tables": [_membership_table(found)]},
-    ]  # fmt: skip
+    texts, tables = [setting, HOW_ATTACKED], [_membership_table(found)]
+    return [_part("Was the carrier in the table?", texts, ["advantage", "strict"], tables)]
 
 
 def _membership_table(found: Found) -> Table:

@@ -42,6 +42,7 @@ from suture.site.profile import Profile, profile_columns
 
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
+Columns = Sequence[tuple[str, str]]
 Raw = tuple[float, float, float, float] | None
 TOLERANCE = {
     "recorded": 0.05,
@@ -109,8 +110,8 @@ def flags(profiles: Mapping[str, Profile], schema: Schema, alpha: float = ALPHA)
     recorded, by_outcome = _recorded(profiles)
     mean, spread, tie = _values(profiles, schema)
 
-    def compared(test: str, names: list[tuple[str, str]], figures: _Figures) -> list[Flag]:
-        return _compare(sites, names, test, figures, (count, alpha))
+    def compared(test: str, names: Columns, figures: _Figures) -> list[Flag]:
+        return _compare(sites, names, test, figures, count, alpha)
 
     found = compared("recorded", features, recorded) + compared("mean", columns, mean)
     found += [flag for flag in compared("spread", columns, spread) if flag.column in numbers]
@@ -213,20 +214,16 @@ def _others(values: Floats) -> Floats:
 
 
 def _compare(
-    sites: Sequence[str],
-    columns: Sequence[tuple[str, str]],
-    test: str,
-    figures: _Figures,
-    level: tuple[int, float],
+    sites: Sequence[str], columns: Columns, test: str, figures: _Figures, count: int, alpha: float
 ) -> list[Flag]:
-    """The sites and columns at which a test rejects; ``level`` is the number of tests and alpha."""
-    count, alpha = level
+    """The sites and columns at which one of ``count`` tests rejects."""
     reference = _others(figures.value)
     # Squared error of the median of the others: pi / 2 times that of their mean.
-    rests = [np.delete(figures.square, i, axis=0) for i in range(len(sites))]
-    known = [np.maximum(np.count_nonzero(~np.isnan(rest), axis=0), 1) for rest in rests]
-    means = [_mean(rest, axis=0) for rest in rests]
-    median = np.array([np.pi / 2 * one / n for one, n in zip(means, known, strict=True)])
+    median = np.empty(figures.square.shape)
+    for i in range(len(sites)):
+        rest = np.delete(figures.square, i, axis=0)
+        known = np.maximum(np.count_nonzero(~np.isnan(rest), axis=0), 1)
+        median[i] = np.pi / 2 * _mean(rest, axis=0) / known
     error = np.sqrt(figures.square + median)
     gap = figures.value - reference
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -261,22 +258,14 @@ def _flips(sites: Sequence[str], tie: _Figures, count: int) -> list[Flag]:
 
 
 def circles(values: Floats) -> Marks:
-    """Which cells (clients x features) get an "O".
-
-    >>> circles(np.array([[0.0], [0], [0], [0], [0], [0], [5]]))[:, 0].tolist()
-    [False, False, False, False, False, False, True]
-    """
+    """Which cells (clients x features) get an "O"."""
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
     gap = np.abs(values - values.mean(axis=0))
     return np.asarray((gap > 2 * spread) & (spread > 1e-12), bool)
 
 
 def crosses(values: Floats) -> Marks:
-    """Which features get an "x".
-
-    >>> crosses(np.array([[1.0, 1, 1, 1, 1, 1, 9], [1, 1, 1, 1, 1, 1, -9]])).tolist()
-    [False, False, False, False, False, False, True]
-    """
+    """Which features get an "x"."""
     if len(values) < 2 or values.shape[1] < 2:
         return np.zeros(values.shape[1], bool)
     spread = values.std(axis=0, ddof=1)
@@ -284,12 +273,7 @@ def crosses(values: Floats) -> Marks:
 
 
 def largest_deviation(clients: int) -> float:
-    """The most standard deviations that one of so many values can lie from their mean (Samuelson
-    1968).
-
-    >>> largest_deviation(5) < 2 < largest_deviation(6)
-    True
-    """
+    """The most deviations that one of so many values can lie from their mean (Samuelson 1968)."""
     return (clients - 1) / float(np.sqrt(clients)) if clients > 0 else 0.0
 
 
@@ -310,7 +294,8 @@ FACTORS = {
 """Well-known conversions, as the value here over the value elsewhere; each also the other way
 round."""
 
-
+ASK_IF_MEASURED = "Is {label} measured? Is a code such as 0 or -9 written where it is missing?"
+ASK_WHO = "Which patients get {label}, and could other hospitals record it too?"
 TEXTS = {
     "outcome turned round": (
         "The outcome is probably coded the other way here: 0 for what others call 1.",
@@ -323,25 +308,19 @@ TEXTS = {
     ),
     "never recorded": (
         "{label} is never recorded here, or stands under another name or code.",
-        "Is {label} measured? Is a code such as 0 or -9 written where it is missing?",
+        ASK_IF_MEASURED,
     ),
     "recorded less often": (
         "{label} is {often} recorded here, or stands under another name or code.",
-        "Is {label} measured? Is a code such as 0 or -9 written where it is missing?",
+        ASK_IF_MEASURED,
     ),
     "recorded only here": (
         "{label} is recorded here and hardly elsewhere: no other hospital can learn from it or "
         "check it.",
-        "Which patients get {label}, and could other hospitals record it too?",
+        ASK_WHO,
     ),
-    "recorded mostly here": (
-        "{label} is recorded here and seldom elsewhere.",
-        "Which patients get {label}, and could other hospitals record it too?",
-    ),
-    "recorded more often": (
-        "{label} is recorded here more often than elsewhere.",
-        "Which patients get {label}, and could other hospitals record it too?",
-    ),
+    "recorded mostly here": ("{label} is recorded here and seldom elsewhere.", ASK_WHO),
+    "recorded more often": ("{label} is recorded here more often than elsewhere.", ASK_WHO),
     "different population or definition": (
         "{which} is {less} common here: another population, or another definition.",
         "How is {label} defined and asked for?",
@@ -407,11 +386,7 @@ class Finding:
 
 def sure(p: float) -> str:
     """How sure, in words: the chance of such a flag anywhere in the report if every site were
-    within tolerance.
-
-    >>> sure(1e-9), sure(0.004)
-    ('practically certain (under 1 in a million)', 'sure (under 1 in 100)')
-    """
+    within tolerance."""
     if p < 1e-6:
         return "practically certain (under 1 in a million)"
     return "very sure (under 1 in 10,000)" if p < 1e-4 else "sure (under 1 in 100)"
@@ -562,21 +537,16 @@ def _of_values(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) ->
 
 
 def unit_guess(here: float, elsewhere: float) -> str:
-    """The well-known conversion nearest to a ratio of raw means, if one is within 12 %.
-
-    >>> unit_guess(5.8, 225.0), unit_guess(50.0, 49.0)
-    ('cholesterol in mmol/L instead of mg/dL', '')
-    """
+    """The well-known conversion nearest to a ratio of raw means, if one is within 12 %."""
     if here <= 0 or elsewhere <= 0:
         return ""
     ratio = math.log(here / elsewhere)
-    signs = [(name, sign) for name in FACTORS for sign in (1, -1)]
-
-    def away(pair: tuple[str, int]) -> float:
-        return abs(ratio - pair[1] * math.log(FACTORS[pair[0]]))
-
-    name, sign = best = min(signs, key=away)
-    if away(best) > math.log(1.12):
+    away: dict[tuple[str, int], float] = {}
+    for name, factor in FACTORS.items():
+        for sign in (1, -1):
+            away[name, sign] = abs(ratio - sign * math.log(factor))
+    name, sign = min(away, key=lambda guess: away[guess])
+    if away[name, sign] > math.log(1.12):
         return ""
     if sign < 0 and " instead of " in name:
         first, second = name.split(" instead of ")

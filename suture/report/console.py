@@ -65,7 +65,10 @@ def summary_table(result: Mapping[str, object], wide: bool = False) -> RichTable
         table.add_column(name, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     for label, *cells, spent, up, down in rows:
         bold = "bold red" if spent.text == "none" else ""
-        shown = [Text(c.text + _half(c), style="bold" if c.best else "") for c in cells]
+        shown = []
+        for cell in cells:  # half of the interval stands on a second line
+            half = "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
+            shown.append(Text(cell.text + half, style="bold" if cell.best else ""))
         last = [Text(spent.text, style=bold), Text(up.text), Text(down.text)]
         table.add_row(Text(label.text), *shown, *last)
     return table
@@ -150,11 +153,6 @@ def _summary(result: Record) -> tuple[list[str], list[tuple[tables.Cell, ...]]]:
     pairs = zip(quality.rows, cost.rows, strict=True)
     rows = [(*first, second[1], second[3], second[4]) for first, second in pairs]
     return [*quality.heads, cost.heads[1], cost.heads[3], cost.heads[4]], rows
-
-
-def _half(cell: tables.Cell) -> str:
-    """Half of the interval, on a second line."""
-    return "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
 
 
 def grid(

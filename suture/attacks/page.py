@@ -16,9 +16,8 @@ from suture.attacks.gradient_inversion import SIDE
 from suture.attacks.membership import ADVERSARIES
 from suture.report.console import grid, titled
 from suture.report.shell import fill, put
-from suture.report.tables import Table, plain
 from suture.report.theme import INK, PALETTE, QUIET, Figure, Rows, finish, save, table
-from suture.report.words import NONE, Found
+from suture.report.words import NONE, Found, Table, plain
 
 BELOW = "ε of the whole study, all spent on this one message"
 BELOW_TRAINING = "ε of the training"

@@ -58,8 +58,6 @@ def binary(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
     >>> found = binary([0, 0, 1, 1], [0.1, 0.6, 0.35, 0.8])
     >>> found["auc"], found["accuracy"], found["f1"], found["auprc"]
     (0.75, 0.5, 0.5, 0.8333333333333333)
-    >>> binary([0, 0], [0.1, 0.2])["auc"] is None
-    True
     """
     found: Metrics = dict.fromkeys(NAMES)
     ordered = _sorted(y, p)
@@ -79,28 +77,24 @@ def binary(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
 
 def light(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
     """The metrics in `LIGHT`, for every round's history."""
-    found: Metrics = dict.fromkeys(LIGHT)
     ordered = _sorted(y, p)
     if ordered is None:
-        return found
+        return dict.fromkeys(LIGHT)
     ys, ps, below = ordered
-    chosen = _at_threshold(ps, below, threshold)
-    found |= {name: chosen[name] for name in LIGHT if name in chosen}
     fps, tps = _steps(ps, below)
-    found["auc"] = _area(fps, tps) if tps[-1] and fps[-1] else None
-    found["loss"] = _log_loss(ys, ps)
-    return found
+    found = {
+        **_at_threshold(ps, below, threshold),
+        "auc": _area(fps, tps) if tps[-1] and fps[-1] else None,
+        "loss": _log_loss(ys, ps),
+    }
+    return {name: found[name] for name in LIGHT}
 
 
 def measure(
     y: ArrayLike, p: ArrayLike, threshold: float = 0.5, *, rows: int | None = None
 ) -> Metrics:
     """`binary` for one probability per row, `multiclass` for one per class. ``rows`` is added only
-    where the caller passes it, since a count is a disclosure too.
-
-    >>> measure([0, 1], [0.2, 0.7])["auc"], measure([0, 1], [[0.8, 0.2], [0.3, 0.7]])["auc_ovo"]
-    (1.0, 1.0)
-    """
+    where the caller passes it, since a count is a disclosure too."""
     found = binary(y, p, threshold) if np.ndim(p) == 1 else multiclass(y, p)
     return found if rows is None else {**found, "rows": rows}
 

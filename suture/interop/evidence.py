@@ -86,11 +86,7 @@ class _Figures:
 
 
 def tests_made(sites: int, schema: Schema, classes: int) -> int:
-    """How many tests a report makes, which is what it corrects for.
-
-    >>> tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2)
-    24
-    """
+    """How many tests a report makes, which is what it corrects for."""
     features, columns = len(schema.features), len(profile_columns(schema))
     numbers = sum(isinstance(f, Number) for f in schema.features.values())
     two = classes == 2

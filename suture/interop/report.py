@@ -37,9 +37,8 @@ from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
 from suture.report.figures import heat_map
 from suture.report.shell import fill, put, script_safe
-from suture.report.tables import Table, plain
 from suture.report.theme import save
-from suture.report.words import tidy
+from suture.report.words import Table, plain, tidy
 from suture.schema.table import Schema
 from suture.site.profile import Profile
 

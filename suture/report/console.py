@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from suture.report import tables, words
+from suture.report import words
 from suture.report.words import Found, complete, delta, epsilon
 from suture.schema.record import Record
 
@@ -82,7 +82,7 @@ def privacy_panel(result: Record) -> Panel:
         return Panel(text, title=title, border_style="red", title_align="left")
     first, _, more = method["privacy"]["statement"].strip().partition("\n\n")
     parts: list[RenderableType] = [Text(first), Text("")] if first else []
-    if (found := tables.promises(result)) is not None:
+    if (found := words.promises(result)) is not None:
         parts.append(_rich(found))
     elif not first:
         parts.append(Text(words.headline(result)))
@@ -104,7 +104,7 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
         legend += f" ±: half of the 95 % interval over {words.repeats(whole)}."
     console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(words.headline(whole)))
-    if (compared := tables.significance(whole)) is not None:
+    if (compared := words.significance(whole)) is not None:
         console.print(_rich(compared))
     console.print(privacy_panel(whole))
     without = words.unprotected(whole)
@@ -141,15 +141,15 @@ def html_repr(result: Mapping[str, object]) -> str:
     )
 
 
-def _summary(result: Record) -> tuple[list[str], list[tuple[tables.Cell, ...]]]:
+def _summary(result: Record) -> tuple[list[str], list[tuple[words.Cell, ...]]]:
     """Heads and rows of the summary: a method's quality, then its epsilon and the bytes sent.
 
     Where there are two classes, the weighted F1 is left to the report, so that the table stays
     narrow.
     """
     two = any("auc" in method["metrics"]["global"] for method in result["methods"].values())
-    quality = tables.quality(result, METRICS[:-1] if two else METRICS)
-    cost = tables.cost(result)
+    quality = words.quality(result, METRICS[:-1] if two else METRICS)
+    cost = words.cost(result)
     pairs = zip(quality.rows, cost.rows, strict=True)
     rows = [(*first, second[1], second[3], second[4]) for first, second in pairs]
     return [*quality.heads, cost.heads[1], cost.heads[3], cost.heads[4]], rows
@@ -183,7 +183,7 @@ def _simple(title: str, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
     )
 
 
-def _rich(found: tables.Table) -> RichTable:
+def _rich(found: words.Table) -> RichTable:
     heads = (Text(SHORT.get(head, head)) for head in found.heads)
     rows = ([Text(cell.text) for cell in row] for row in found.rows)
     table = grid(_simple(found.caption), heads, rows, fold=True)
@@ -193,7 +193,7 @@ def _rich(found: tables.Table) -> RichTable:
     return table
 
 
-def _html_cell(cell: tables.Cell, style: str) -> str:
+def _html_cell(cell: words.Cell, style: str) -> str:
     text = html.escape(cell.text)
     text = f"<strong>{text}</strong>" if cell.best else text
     if cell.note:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from suture.report import tables, words
+from suture.report import words
 from suture.report.figures import figures_of
 from suture.report.shell import fill, put
 from suture.schema.record import Record, Statement
@@ -53,17 +53,17 @@ def _context(result: Record) -> dict[str, object]:
         "banner": " ".join(filter(None, (result["release"]["words"], _unprotected_words(result)))),
         "warnings": [*_overspent(result), *words.merged_notes(map(str, result["warnings"]))],
         "shown_warnings": words.SHOWN,
-        "quality": tables.quality(result, tables.QUALITY, quality),
-        "care": tables.quality(result, tables.CARE, "Clinical threshold, calibration and loss"),
-        "cost": tables.cost(result),
-        "significance": tables.significance(result),
-        "hospital_table": tables.hospital_metrics(result),
-        "subgroups": tables.subgroups(result),
-        "gaps": tables.gaps(result),
+        "quality": words.quality(result, words.QUALITY, quality),
+        "care": words.quality(result, words.CARE, "Clinical threshold, calibration and loss"),
+        "cost": words.cost(result),
+        "significance": words.significance(result),
+        "hospital_table": words.hospital_metrics(result),
+        "subgroups": words.subgroups(result),
+        "gaps": words.gaps(result),
         "stopped": [f"{label}: {why}" for label, why in stops.items() if why],
         "method_label": names.get(result["method"], ""),
         "protected": words.protected(method),
-        "promises": tables.promises(result),
+        "promises": words.promises(result),
         **_privacy_words(method["privacy"]),
         "source": SOURCES.get(result["cohort"]["source"], ""),
         "references": [

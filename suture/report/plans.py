@@ -11,9 +11,8 @@ import altair as alt
 from suture.errors import StudyError
 from suture.report.console import COMPOSITIONS, OVER_ROUNDS, epsilons, rounds_that_fit
 from suture.report.shell import fill, put
-from suture.report.tables import plain
 from suture.report.theme import PALETTE, QUIET, Figure, finish, save, table
-from suture.report.words import Found
+from suture.report.words import Found, plain
 
 _COLOURS = {"basic": PALETTE[7], "sqrt_rule": PALETTE[1], "rdp": PALETTE[2], "pld": PALETTE[0]}
 

@@ -15,6 +15,7 @@ from suture.interop.evidence import (
     findings,
     flags,
     largest_deviation,
+    tests_made,
     unit_guess,
 )
 from suture.site.cohort import load
@@ -138,3 +139,7 @@ def test_the_papers_marks_by_hand():
 def test_units():
     assert unit_guess(70.0, 154.0) == "kilograms instead of pounds"
     assert unit_guess(1.0, 0.0) == ""
+
+
+def test_the_number_of_tests_is_what_is_corrected_for():
+    assert tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2) == 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.sample import sample
 
-from suture.report import tables
+from suture.report import words as tables
 from suture.report.words import complete
 
 

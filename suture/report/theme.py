@@ -20,7 +20,7 @@ from suture.report.words import hospitals, labels
 from suture.schema.record import Record
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#8C8C8C")
-INK, QUIET, RULE = "#1b1b1b", "#5f6368", "#d9dce1"
+INK, QUIET = "#1b1b1b", "#5f6368"
 FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', sans-serif"
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 

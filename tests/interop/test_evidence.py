@@ -9,15 +9,16 @@ from suture.cohorts.faults import Fault, plant
 from suture.cohorts.outbreak import FAULTS, outbreak
 from suture.cohorts.public import heart
 from suture.errors import DataError
+from suture.interop import evidence
 from suture.interop.evidence import (
     circles,
     crosses,
     findings,
     flags,
     largest_deviation,
-    tests_made,
     unit_guess,
 )
+from suture.schema.table import Number, Schema
 from suture.site.cohort import load
 
 
@@ -142,4 +143,4 @@ def test_units():
 
 
 def test_the_number_of_tests_is_what_is_corrected_for():
-    assert tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2) == 24
+    assert evidence.tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2) == 24

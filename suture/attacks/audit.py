@@ -38,6 +38,7 @@ from suture.privacy.accounting import accountant
 from suture.privacy.accounting.events import GAUSSIAN, LAPLACE, NormalForm, normal_form
 from suture.privacy.noise.source import derive, secure_key
 from suture.privacy.unit import Patients
+from suture.report.words import finite
 
 Array = NDArray[np.generic]
 Message = Array | Mapping[str, Array]
@@ -55,11 +56,7 @@ them."""
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed for one message: (epsilon, delta), and the event behind it where known.
-
-    >>> Claim(1.0, 1e-5).form is None
-    True
-    """
+    """What is claimed for one message: (epsilon, delta), and the event behind it where known."""
 
     epsilon: float
     delta: float
@@ -125,13 +122,11 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
         claimed = f"{self.claim.epsilon:.3g}"
         if self.broken:
             return f"broken: measured at least {self.measured:.3g} at 95 %, claimed {claimed}"
-        text = (
-            f"consistent with the claim: measured at least {self.measured:.3g}, claimed {claimed}"
-        )
+        text = f"consistent with the claim: measured at least {self.measured:.3g}"
+        text += f", claimed {claimed}"
         if self.reach <= self.claim.epsilon:
             most = f"{self.trials} trials could not have shown more than {self.reach:.3g}"
             text += f"; but {most}: use more"
@@ -143,14 +138,14 @@ class Audit:
             "what": self.what,
             "verdict": self.verdict,
             "broken": self.broken,
-            "claimed": {"epsilon": _finite(self.claim.epsilon), "delta": self.claim.delta},
-            "measured": {"epsilon": _finite(self.measured), "confidence": 1 - STATED},
+            "claimed": {"epsilon": finite(self.claim.epsilon), "delta": self.claim.delta},
+            "measured": {"epsilon": finite(self.measured), "confidence": 1 - STATED},
             "rate": self.rate,
             "trials": self.trials,
-            "reach": _finite(self.reach),
+            "reach": finite(self.reach),
             "bounds": [
                 {"name": b.name, "hits": b.hits, "misses": b.misses, "runs": b.runs,
-                 "epsilon": _finite(b.stated)}
+                 "epsilon": finite(b.stated)}
                 for b in self.bounds
             ],
         }  # fmt: skip
@@ -195,7 +190,19 @@ def audit(
         )
     if direction is not None and score is not None:
         raise StudyError("give direction or score, not both")
-    worlds = _Worlds(mechanism, absent, present, secure_key() if key is None else key, threads)
+    secret, tables = secure_key() if key is None else key, (absent, present)
+
+    def runs(
+        world: int, start: int, stop: int, reduce: Callable[[Message], Reduced]
+    ) -> list[Reduced]:
+        def one(i: int) -> Reduced:  # a message is dropped as soon as it is reduced
+            return reduce(mechanism(tables[world], derive(secret, "audit", world, i)))
+
+        if threads <= 1:
+            return [one(i) for i in range(start, stop)]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(one, range(start, stop)))
+
     fitted = 0
     if direction is not None:
         along = _flat(direction)
@@ -207,8 +214,12 @@ def audit(
         score = _projection(along / np.linalg.norm(along))
     elif score is None:
         fitted = trials // 4
-        score = _matched_filter(worlds.messages(0, fitted))
-    out, in_ = worlds.scores(score, fitted, trials)
+        score = _matched_filter(*(np.array(runs(world, 0, fitted, _flat)) for world in (0, 1)))
+    out, in_ = (np.array(runs(world, fitted, trials, score), np.float64) for world in (0, 1))
+    if np.any(np.isnan(out)) or np.any(np.isnan(in_)):
+        raise PrivacyError(
+            "the audited mechanism gave messages that are not numbers, so nothing can be measured"
+        )
     chosen = (trials - fitted) // (2 if fitted == 0 else 3)
     bounds = _judge(out, in_, chosen, claim, rate)
     gaussian = claim.form is not None and claimed_mu(claim.form) is not None
@@ -219,12 +230,7 @@ def audit(
 def with_patient(
     rows: Patients, x: NDArray[np.float32], y: NDArray[np.int32], group: int = 0
 ) -> Patients:
-    """The same table with one more patient, who has all of the given rows (and a group).
-
-    >>> rows = Patients(np.zeros((3, 1), np.float32), np.zeros(3, np.int32), np.arange(4))
-    >>> with_patient(rows, np.ones((12, 1), np.float32), np.ones(12, np.int32)).starts.tolist()
-    [0, 1, 2, 3, 15]
-    """
+    """The same table with one more patient, who has all of the given rows (and a group)."""
     return Patients(
         np.concatenate([rows.x, np.asarray(x, np.float32)]),
         np.concatenate([rows.y, np.asarray(y, np.int32)]),
@@ -234,51 +240,10 @@ def with_patient(
     )
 
 
-@dataclass
-class _Worlds:
-    """Runs of the mechanism in both worlds, each run with a key of its own."""
-
-    mechanism: Mechanism
-    absent: Patients
-    present: Patients
-    key: bytes
-    threads: int
-
-    def messages(self, start: int, stop: int) -> tuple[Floats, Floats]:
-        """Flat messages of both worlds."""
-        out, in_ = (np.array(self._map(world, start, stop, _flat)) for world in (0, 1))
-        return out, in_
-
-    def scores(self, score: Score, start: int, stop: int) -> tuple[Floats, Floats]:
-        """Scores of both worlds; messages are dropped as soon as they are scored."""
-        out, in_ = (np.array(self._map(w, start, stop, score), np.float64) for w in (0, 1))
-        if np.any(np.isnan(out)) or np.any(np.isnan(in_)):
-            raise PrivacyError(
-                "the audited mechanism gave messages that are not numbers, so nothing can be "
-                "measured"
-            )
-        return out, in_
-
-    def _map(
-        self, world: int, start: int, stop: int, reduce: Callable[[Message], Reduced]
-    ) -> list[Reduced]:
-        table = self.present if world else self.absent
-
-        def one(i: int) -> Reduced:
-            return reduce(self.mechanism(table, derive(self.key, "audit", world, i)))
-
-        if self.threads <= 1:
-            return [one(i) for i in range(start, stop)]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(one, range(start, stop)))
-
-
 def _flat(message: Message) -> Floats:
     """A message as one vector, arrays in the order of their names."""
-    parts = (
-        [message[name] for name in sorted(message)] if isinstance(message, Mapping) else [message]
-    )
-    flat = [np.asarray(part, np.float64).ravel() for part in parts]
+    named = message if isinstance(message, Mapping) else {"": message}
+    flat = [np.asarray(named[name], np.float64).ravel() for name in sorted(named)]
     return np.concatenate(flat) if flat else np.zeros(0)
 
 
@@ -286,9 +251,8 @@ def _projection(along: Floats) -> Score:
     return lambda message: float(_flat(message) @ along)
 
 
-def _matched_filter(runs: tuple[Floats, Floats]) -> Score:
+def _matched_filter(out: Floats, in_: Floats) -> Score:
     """Fisher's linear discriminant; with too many numbers for a covariance, variances only."""
-    out, in_ = runs
     shift = in_.mean(0) - out.mean(0)
     spread = np.concatenate([out - out.mean(0), in_ - in_.mean(0)])
     variance = (spread**2).mean(0)
@@ -338,11 +302,6 @@ def _threshold(first: Floats, second: Floats, kind: str, delta: float, error: fl
     return float(cuts[best[len(best) // 2]])
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
-
-
 @dataclass(frozen=True)
 class Streams:
     """What was found: how many messages, and how many of them were seen before."""
@@ -365,7 +324,6 @@ class Streams:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
         if self.broken:
             return (
                 f"broken: {self.repeats} of {self.messages:,} messages came with noise seen "
@@ -378,16 +336,10 @@ class Streams:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
-            "what": "no noise is used twice",
-            "verdict": self.verdict,
-            "broken": self.broken,
-            "messages": self.messages,
-            "repeats": self.repeats,
-            "bits": self.bits,
-            "rate": self.rate,
-        }
+            "what": "no noise is used twice", "verdict": self.verdict, "broken": self.broken,
+            "messages": self.messages, "repeats": self.repeats, "bits": self.bits, "rate": self.rate,
+        }  # fmt: skip
 
 
 def repeated_noise(

@@ -33,15 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.attacks.audit import (
-    Array,
-    Audit,
-    Claim,
-    Mechanism,
-    audit,
-    repeated_noise,
-    with_patient,
-)
+from suture.attacks.audit import Array, Audit, Claim, Mechanism, audit, repeated_noise, with_patient
 from suture.engine import federation
 from suture.engine import plan as planning
 from suture.errors import StudyError
@@ -131,21 +123,14 @@ def audit_study(
     ``trials`` are runs per world and test, ``rate`` the probability that a correct site is called
     broken by any of the tests together, ``messages`` how many are drawn in search of repeated noise
     (0: leave that test out).
-
-    >>> study = Study(name="demo", outcome="high_risk", cohort={"name": "cardio", "patients": 300},
-    ...               method={"rounds": 2, "local_epochs": 1}, privacy={"unit": "patient", "epsilon": 2.0})
-    >>> audit_study(study, trials=60, messages=0)["broken"]
-    False
     """
     if not isinstance(study, Study):
         base = base or Path(study).resolve().parent
         study = Study.from_toml(study)
     subject = _subject(study, Path(base or ".").resolve(), site)
-    workers = threads or os.cpu_count() or 1
     secret = secure_key() if key is None else key
     audits, left_out, share = [], [], rate / 3
-    size = f"{subject.rows.patients:,} patients, {trials:,} runs per world"
-    say(f"auditing {subject.site!r}: {size}")
+    say(f"auditing {subject.site!r}: {subject.rows.patients:,} patients, {trials:,} runs per world")
     pair = _saturated(subject)
     if pair is None:
         left_out.append(
@@ -158,7 +143,8 @@ def audit_study(
         claim, along = subject.claim(absent.patients), subject.direction(absent, present)
         found = audit(
             subject.step, absent, present, claim, trials=trials, rate=share, direction=along,
-            threads=workers, key=derive(secret, "round"), what="the first round as sent",
+            threads=threads or os.cpu_count() or 1, key=derive(secret, "round"),
+            what="the first round as sent",
         )  # fmt: skip
         audits.append(found)
         say(f"{found.what}: {found.verdict}")
@@ -223,16 +209,10 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
     state = method.init(names, np.random.default_rng([study.seed, 1]))
     ledger = Ledger.open(None, chosen)
     ledger.open_study(ACCOUNT, Budget(float("inf"), study.privacy.delta, study.privacy.accountant))
-    return Subject(
-        site=chosen,
-        method=method,
-        noise=plans[chosen].noise_multiplier,
-        message=method.broadcast(state, chosen),
-        rows=parts[0] if len(parts) == 1 else concatenate(parts),
-        delta=study.privacy.delta,
-        accountant=study.privacy.accountant,
-        ledger=ledger,
-    )
+    noise, message = plans[chosen].noise_multiplier, method.broadcast(state, chosen)
+    rows = parts[0] if len(parts) == 1 else concatenate(parts)
+    promise = (study.privacy.delta, study.privacy.accountant)
+    return Subject(chosen, method, noise, message, rows, *promise, ledger)
 
 
 def _corners(features: int) -> NDArray[np.float32]:

@@ -32,22 +32,14 @@ _HALVINGS = 14
 
 
 def rate_low(successes: Counts, trials: int, error: float) -> Floats:
-    """Clopper-Pearson lower end: below the true rate except with probability ``error``.
-
-    >>> float(rate_low(0, 10, 0.025)), round(float(rate_low(9, 10, 0.025)), 4)
-    (0.0, 0.555)
-    """
+    """Clopper-Pearson lower end: below the true rate except with probability ``error``."""
     k = np.asarray(successes)
     found = special.betaincinv(np.maximum(k, 1), trials - k + 1.0, error)
     return np.where(k > 0, found, 0.0)
 
 
 def rate_high(successes: Counts, trials: int, error: float) -> Floats:
-    """Clopper-Pearson upper end: above the true rate except with probability ``error``.
-
-    >>> round(float(rate_high(0, 1000, 0.025)), 6), float(rate_high(10, 10, 0.025))
-    (0.003682, 1.0)
-    """
+    """Clopper-Pearson upper end: above the true rate except with probability ``error``."""
     k = np.asarray(successes)
     found = special.betaincinv(k + 1.0, np.maximum(trials - k, 1), 1 - error)
     return np.where(k < trials, found, 1.0)
@@ -75,11 +67,7 @@ def epsilon_bound(hits: Counts, misses: Counts, trials: int, delta: float, error
 
 
 def mu_bound(hits: Counts, misses: Counts, trials: int, error: float) -> Floats:
-    """max(0, Phi^-1(1 - FPR_high) - Phi^-1(FNR_high)): at least this mu, if Gaussian-like.
-
-    >>> round(float(mu_bound(900, 100, 1000, 0.05)), 3)
-    2.347
-    """
+    """max(0, Phi^-1(1 - FPR_high) - Phi^-1(FNR_high)): at least this mu, if Gaussian-like."""
     fpr = rate_high(misses, trials, error / 2)
     fnr = rate_high(trials - np.asarray(hits), trials, error / 2)
     with np.errstate(invalid="ignore"):
@@ -100,11 +88,7 @@ def reach(trials: int, delta: float, error: float, gaussian: bool) -> float:
 
 
 def claimed_mu(form: NormalForm) -> float | None:
-    """The mu of Gaussian releases without sampling (exact: 1/sigma^2 adds up), else None.
-
-    >>> claimed_mu(((Step(GAUSSIAN, 2.0, 1.0), 4),)), claimed_mu(((Step(GAUSSIAN, 2.0, 0.1), 4),))
-    (1.0, None)
-    """
+    """The mu of Gaussian releases without sampling (exact: 1/sigma^2 adds up), else None."""
     if not form or any(step.kind != GAUSSIAN or step.rate < 1 for step, _ in form):
         return None
     return math.sqrt(sum(count / step.noise**2 for step, count in form))
@@ -134,29 +118,24 @@ def event_bound(
     For Gaussian claims without sampling this is `mu_bound` turned into an epsilon. For sampled or
     mixed ones all noise multipliers are scaled together until the trade-off curve is just not
     refuted.
-
-    >>> form = ((Step(GAUSSIAN, 1.0, 0.5), 1),)
-    >>> event_bound(form, 1e-5, 1000, 0, 1000, 0.05) > epsilon_of(form, 1e-5)
-    True
     """
     if not form or any(step.kind == NON_PRIVATE for step, _ in form):
         return 0.0
     if claimed_mu(form) is not None:
         return epsilon_of_mu(float(mu_bound(hits, misses, trials, error)), delta)
     tpr, fpr = float(rate_low(hits, trials, error / 2)), float(rate_high(misses, trials, error / 2))
+
+    def scaled(log: float) -> NormalForm:
+        """The same event with every noise multiplier times e^log."""
+        return tuple((Step(s.kind, s.noise * math.exp(log), s.rate), count) for s, count in form)
+
     low = min(0.0, math.log(_LEAST_NOISE / min(step.noise for step, _ in form)))
     high = math.log(_MOST_SCALE)
-    if not refutes(_scaled(form, math.exp(high)), tpr, fpr):
+    if not refutes(scaled(high), tpr, fpr):
         return 0.0
-    if refutes(_scaled(form, math.exp(low)), tpr, fpr):
-        return epsilon_of(_scaled(form, math.exp(low)), delta)
+    if refutes(scaled(low), tpr, fpr):
+        return epsilon_of(scaled(low), delta)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        refuted = refutes(_scaled(form, math.exp(middle)), tpr, fpr)
-        low, high = (low, middle) if refuted else (middle, high)
-    return epsilon_of(_scaled(form, math.exp(high)), delta)  # the refuted side: the smaller epsilon
-
-
-def _scaled(form: NormalForm, scale: float) -> NormalForm:
-    """The same event with every noise multiplier times ``scale``."""
-    return tuple((Step(step.kind, step.noise * scale, step.rate), count) for step, count in form)
+        low, high = (low, middle) if refutes(scaled(middle), tpr, fpr) else (middle, high)
+    return epsilon_of(scaled(high), delta)  # the refuted side: the smaller epsilon

@@ -1,9 +1,10 @@
 """`suture attack gradient-inversion`: records read off what our own sites send, against epsilon.
 
-The victims are generated patients and, where it is present, the public PneumoniaMNIST; never a
-site's rows, because the attack's pictures show records. The messages come from the real site step
-of a study's default method, with and without protection. A study file lends its
-noise, nothing else.
+The victims are generated patients, generated images that look like chest radiographs and, where it
+is present, the public PneumoniaMNIST (Yang et al., "MedMNIST v2", Scientific Data 2023, CC BY 4.0;
+see `suture.cohorts.public.data_folder`); never a site's rows, because the attack's pictures show
+records. The messages come from the real site step of a study's default method, with and without
+protection. A study file lends its noise, nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from suture import cohorts
 from suture.attacks.bounds import rate_ends
 from suture.attacks.reconstruct import (
     best_guess,
@@ -26,10 +28,10 @@ from suture.attacks.reconstruct import (
     rms_error,
     several_records,
 )
-from suture.attacks.victims import SIDE, Victims, populations
+from suture.cohorts.public import data_folder
 from suture.engine import federation
 from suture.engine.plan import plan_of
-from suture.errors import StudyError
+from suture.errors import DataError, StudyError
 from suture.methods import registry
 from suture.methods.registry import MethodSpec
 from suture.models.dense import Dense
@@ -37,6 +39,7 @@ from suture.privacy.accounting.planner import noise_for
 from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
+from suture.site.cohort import load
 from suture.study import Study
 from suture.training.local import Local
 
@@ -45,7 +48,77 @@ DELTA = 1e-5
 RATE = 0.1
 LINE_UP = 50
 _ALMOST_NO_NOISE = 1e-9
+SIDE = 28
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Outcomes = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Victims:
+    """A population, and how finely its features are recorded."""
+
+    name: str
+    x: Floats
+    y: Outcomes
+    low: float
+    high: float
+    unit: float
+    """The smallest difference between two recorded values, for "exact"."""
+
+    @property
+    def network(self) -> Dense:
+        """The model they are attacked through: the demo's network on these features."""
+        return Dense((self.x.shape[1], 64, 32, 1))
+
+
+def populations(count: int, seed: int) -> list[Victims]:
+    """As many patients of each kind: cardio records, generated radiographs, PneumoniaMNIST."""
+    cohort = cohorts.load("cardio", seed, patients=count, split="iid", sites=1)
+    table, how = cohort.sites[0].table, (cohort.schema, cohort.outcome)
+    rows = load(table, *how, site="generated", holdout=0.0, split_key="attack").train
+    low, high = float(np.floor(rows.x.min())), float(np.ceil(rows.x.max()))
+    found = [Victims("cardio record", rows.x, rows.y, low, high, 1e-4)]
+    drawn = generated(count, np.random.default_rng([seed, 3]))
+    found.append(Victims("generated radiograph", *drawn, 0.0, 1.0, 1 / 255))
+    real = pneumonia(count, np.random.default_rng([seed, 4]))
+    if real is not None:
+        found.append(Victims("PneumoniaMNIST radiograph", *real, 0.0, 1.0, 1 / 255))
+    return found
+
+
+def generated(count: int, rng: np.random.Generator) -> tuple[Floats, Outcomes]:
+    """Images (784 numbers from 0 to 1 each) and outcomes: two lungs, ribs, perhaps a shadow."""
+    v, u = np.meshgrid(np.linspace(-1, 1, SIDE), np.linspace(-1, 1, SIDE), indexing="ij")
+    images = np.empty((count, SIDE * SIDE), np.float32)
+    outcome = rng.integers(0, 2, count).astype(np.int32)
+    for i in range(count):
+        ribs = np.sin((9 + 2 * rng.random()) * v + 6 * rng.random())
+        picture = 0.75 - 0.12 * (u**2 + v**2) + 0.05 * ribs
+        for side in (-1, 1):
+            x0, y0 = side * (0.42 + 0.08 * rng.random()), 0.1 * rng.normal()
+            width, height = 0.28 + 0.06 * rng.random(), 0.62 + 0.12 * rng.random()
+            inside = ((u - x0) / width) ** 2 + ((v - y0) / height) ** 2
+            picture -= 0.45 / (1 + np.exp(9 * (inside - 1)))
+        if outcome[i]:
+            x0, y0 = rng.choice([-1, 1]) * (0.3 + 0.25 * rng.random()), 0.6 * rng.random() - 0.2
+            picture += 0.4 * np.exp(-((u - x0) ** 2 + (v - y0) ** 2) / (0.02 + 0.05 * rng.random()))
+        picture += 0.02 * rng.normal(size=picture.shape)
+        images[i] = np.round(np.clip(picture, 0, 1) * 255).ravel() / 255
+    return images, outcome
+
+
+def pneumonia(count: int, rng: np.random.Generator) -> tuple[Floats, Outcomes] | None:
+    """Radiographs of PneumoniaMNIST's training part, or None where it is not present."""
+    try:
+        path = data_folder("pneumoniamnist") / "pneumoniamnist_28.npz"
+    except DataError:
+        return None
+    with np.load(path, allow_pickle=False) as kept:
+        chosen = rng.choice(len(kept["train_images"]), count, replace=False)
+        images = kept["train_images"][chosen].reshape(count, SIDE * SIDE)
+        outcome = kept["train_labels"][chosen].reshape(count)
+    return (images / np.float32(255)).astype(np.float32), outcome.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -127,8 +200,7 @@ class _Site:
     """A site that holds the given records and sends its first update: what the adversary sees."""
 
     def __init__(self, network: Dense, seed: int) -> None:
-        self.network = network
-        self.start = network.init(np.random.default_rng([seed, 1]))
+        self.network, self.start = network, network.init(np.random.default_rng([seed, 1]))
         spec, local = MethodSpec(), Local(epochs=1, batch=64, rate=RATE, clip=1.0)
         self.method = registry.build(spec.name, spec, network, local)
 
@@ -139,7 +211,7 @@ class _Site:
         sent, _ = rehearse(self.method, rows, {}, {"params": self.start}, noise, key)
         return np.asarray(sent["delta"], np.float32)
 
-    def signals(self, x: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    def signals(self, x: Doubles, y: NDArray[np.int64]) -> Doubles:
         """The backward pass down to the first layer's units, as it enters an unprotected update."""
         layers = [
             (w.astype(np.float64), b.astype(np.float64)) for w, b in self.network.layers(self.start)
@@ -192,17 +264,13 @@ def _invert(
         values = np.clip(found[0], victims.low, victims.high).tolist()
         shown.append({"label": level.label, "values": values})
     by_other = [rms_error(pool[i % len(pool)], record) for i, record in enumerate(x)]
-    by_mean = [rms_error(mean, record) for record in x]
+    by_mean = float(np.mean([rms_error(mean, record) for record in x]))
     return {
         "name": victims.name,
         "features": int(x.shape[1]),
         "network": list(victims.network.sizes),
         "range": [victims.low, victims.high],
-        "chance": {
-            "mean": float(np.mean(by_mean)),
-            "other": float(np.mean(by_other)),
-            "line_up": 1 / LINE_UP,
-        },
+        "chance": {"mean": by_mean, "other": float(np.mean(by_other)), "line_up": 1 / LINE_UP},
         "levels": rows,
         "batches": [_batch(victims, site, seed, n) for n in ((2, 3) if quick else (2, 3, 4))],
         "shown": shown if x.shape[1] == SIDE**2 else [],
@@ -210,11 +278,7 @@ def _invert(
 
 
 def _row(
-    level: Protection,
-    found: NDArray[np.float64],
-    guesses: list[float],
-    picked: int,
-    victims: Victims,
+    level: Protection, found: Doubles, guesses: list[float], picked: int, victims: Victims
 ) -> dict[str, Any]:
     """Figures of one level of protection, over all targets."""
     n = len(found)
@@ -255,7 +319,7 @@ def _batch(victims: Victims, site: _Site, seed: int, count: int) -> dict[str, An
     """An unprotected update of several records at once: how many come back, and how exactly."""
     key, rng = seeded_key(seed, "batch", count), np.random.default_rng([seed, count])
     layer = site.first_layer(site.update(victims, slice(count), None, key))
-    ways: tuple[Callable[[], NDArray[np.float64]], ...] = (
+    ways: tuple[Callable[[], Doubles], ...] = (
         lambda: several_records(*layer, rng),
         lambda: fitted_records(*layer, site.signals, victims.x[8:], rng, starts=30)[0],
     )

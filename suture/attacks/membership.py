@@ -24,7 +24,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,17 +45,14 @@ from suture.training.local import Local, steps
 Floats = NDArray[np.float64]
 EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
 DELTA = 1e-5
+LOW_FPR, ERROR = 0.01, 0.05
 FEATURES = 8
 """Seven ordinary ones and the rare diagnosis."""
 ADVERSARIES = {"update": "sees the update", "model": "asks the model"}
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """The largest TPR - FPR that (epsilon, delta)-DP allows.
-
-    >>> round(advantage_bound(1.0, 0.0), 4), advantage_bound(0.0, 0.0), advantage_bound(math.inf, 1e-5)
-    (0.4621, 0.0, 1.0)
-    """
+    """The largest TPR - FPR that (epsilon, delta)-DP allows."""
     if math.isinf(epsilon):
         return 1.0
     # (e^eps - 1 + 2 delta)/(e^eps + 1), in the form that does not overflow.
@@ -64,43 +61,15 @@ def advantage_bound(epsilon: float, delta: float) -> float:
 
 
 def tpr_bound(epsilon: float, delta: float, fpr: float) -> float:
-    """The largest true positive rate that (epsilon, delta)-DP allows at a false positive rate.
-
-    >>> round(tpr_bound(1.0, 0.0, 0.01), 5), round(tpr_bound(8.0, 1e-5, 0.01), 5)
-    (0.02718, 0.99967)
-    """
+    """The largest true positive rate that (epsilon, delta)-DP allows at a false positive rate."""
     if math.isinf(epsilon):
         return 1.0
     other = 1 - math.exp(-epsilon) * (1 - delta - fpr)  # the same promise for the other guess
     return min(1.0, other, math.exp(min(epsilon, 50.0)) * fpr + delta)
 
 
-@dataclass(frozen=True)
-class Attack:
-    """How well one adversary told both worlds apart, on runs that were not its shadows."""
-
-    tpr: float
-    fpr: float
-    advantage: float
-    advantage_low: float
-    advantage_high: float
-    low_fpr: float
-    """The false positive rate that the strict threshold aims at."""
-    strict_fpr: float
-    strict_tpr: float
-    strict_tpr_low: float
-    strict_tpr_high: float
-    auc: float
-    runs: int
-
-
 def likelihood_ratio(present: Floats, absent: Floats) -> Callable[[Floats], Floats]:
-    """ln of the ratio of two normal densities fitted to shadow observations (rows or numbers).
-
-    >>> score = likelihood_ratio(np.array([0.9, 1.1]), np.array([-0.1, 0.1]))
-    >>> bool(score(np.array([1.0]))[0] > 0 > score(np.array([0.0]))[0])
-    True
-    """
+    """ln of the ratio of two normal densities fitted to shadow observations (rows or numbers)."""
     fits = []
     for shadows in (present, absent):
         rows = shadows.reshape(len(shadows), -1)
@@ -120,19 +89,13 @@ def likelihood_ratio(present: Floats, absent: Floats) -> Callable[[Floats], Floa
     return score
 
 
-def attack(
-    present: Floats, absent: Floats, *, low_fpr: float = 0.01, error: float = 0.05
-) -> Attack:
-    """Attack the second half of the observations with shadows of the first half.
+def attack(present: Floats, absent: Floats) -> dict[str, float]:
+    """Attack the second half of the observations with shadows of the first half: how well the
+    adversary tells both worlds apart.
 
     The decision for the advantage is the likelihood ratio's own (above zero: present). The interval
-    of the advantage takes both rates at the ends of their Clopper-Pearson intervals, ``error`` for
-    both together.
-
-    >>> rng = np.random.default_rng(0)
-    >>> found = attack(rng.normal(2.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> 0.64 < found.advantage < 0.72, found.advantage_low < 0.6827 < found.advantage_high
-    (True, True)
+    of the advantage takes both rates at the ends of their Clopper-Pearson intervals, `ERROR` for
+    both together. The strict threshold aims at a false positive rate of `LOW_FPR`.
     """
     runs = min(len(present), len(absent)) // 2
     if runs < 20:
@@ -141,31 +104,31 @@ def attack(
             f"{min(len(present), len(absent))}"
         )
     score = likelihood_ratio(present[:runs], absent[:runs])
-    strict = float(np.quantile(score(absent[:runs]), 1 - low_fpr, method="higher"))
+    strict = float(np.quantile(score(absent[:runs]), 1 - LOW_FPR, method="higher"))
     inside, outside = score(present[runs : 2 * runs]), score(absent[runs : 2 * runs])
     hits, misses = int(np.sum(inside > 0)), int(np.sum(outside > 0))
     strict_hits = int(np.sum(inside > strict))
     (hit_low, hit_high), (miss_low, miss_high) = (
-        rate_ends(count, runs, error / 2) for count in (hits, misses)
+        rate_ends(count, runs, ERROR / 2) for count in (hits, misses)
     )
-    strict_low, strict_high = rate_ends(strict_hits, runs, error)
+    strict_low, strict_high = rate_ends(strict_hits, runs, ERROR)
     order = np.argsort(np.concatenate([outside, inside]), kind="stable")
     ranks = np.empty(2 * runs)
     ranks[order] = np.arange(1, 2 * runs + 1)
-    return Attack(
-        tpr=hits / runs,
-        fpr=misses / runs,
-        advantage=(hits - misses) / runs,
-        advantage_low=hit_low - miss_high,
-        advantage_high=hit_high - miss_low,
-        low_fpr=low_fpr,
-        strict_fpr=float(np.mean(outside > strict)),
-        strict_tpr=strict_hits / runs,
-        strict_tpr_low=strict_low,
-        strict_tpr_high=strict_high,
-        auc=float((ranks[runs:].sum() - runs * (runs + 1) / 2) / runs**2),
-        runs=runs,
-    )
+    return {
+        "tpr": hits / runs,
+        "fpr": misses / runs,
+        "advantage": (hits - misses) / runs,
+        "advantage_low": hit_low - miss_high,
+        "advantage_high": hit_high - miss_low,
+        "low_fpr": LOW_FPR,
+        "strict_fpr": float(np.mean(outside > strict)),
+        "strict_tpr": strict_hits / runs,
+        "strict_tpr_low": strict_low,
+        "strict_tpr_high": strict_high,
+        "auc": float((ranks[runs:].sum() - runs * (runs + 1) / 2) / runs**2),
+        "runs": runs,
+    }
 
 
 def membership(
@@ -178,12 +141,7 @@ def membership(
     threads: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Attack a hospital with and without the target, ``runs`` trainings each; plain values.
-
-    >>> found = membership(epsilons=[1.0], runs=60, patients=40)
-    >>> [level["epsilon"] for level in found["levels"]]
-    [None, 1.0]
-    """
+    """Attack a hospital with and without the target, ``runs`` trainings each; plain values."""
     runs = min(runs, 400) if quick else runs
     if patients < 10 or patients % 5 or runs < 40:
         raise StudyError(
@@ -200,16 +158,14 @@ def membership(
         adversaries = {}
         for i, name in enumerate(ADVERSARIES):
             found = attack(seen[1][:, i], seen[0][:, i])
-            adversaries[name] = {
-                **asdict(found),
-                "within_bound": found.advantage_high <= advantage_bound(limit, DELTA),
-            }
+            inside = found["advantage_high"] <= advantage_bound(limit, DELTA)
+            adversaries[name] = {**found, "within_bound": inside}
         levels.append(
             {
                 "epsilon": epsilon,
                 "noise_multiplier": noise,
                 "advantage_bound": advantage_bound(limit, DELTA),
-                "tpr_bound": tpr_bound(limit, DELTA, 0.01),
+                "tpr_bound": tpr_bound(limit, DELTA, LOW_FPR),
                 "adversaries": adversaries,
             }
         )
@@ -271,9 +227,7 @@ class _Hospital:
         with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
 
             def world(w: int) -> Floats:
-                def one(i: int) -> tuple[float, float]:
-                    return self._one(self.worlds[w], noise, derive(key, w, i))
-
-                return np.array(list(pool.map(one, range(runs))))
+                keys = (derive(key, w, i) for i in range(runs))
+                return np.array(list(pool.map(partial(self._one, self.worlds[w], noise), keys)))
 
             return world(0), world(1)

@@ -1,6 +1,7 @@
 """One self-contained page for an attack: the pictures, the figures, and what they mean.
 
-Pictures show generated or public records only, never a site's rows (see `suture.attacks.victims`).
+Pictures show generated or public records only, never a site's rows (see
+`suture.attacks.gradient_inversion.populations`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ from pathlib import Path
 
 import altair as alt
 from rich.console import Console
-from rich.table import Table as RichTable
 
-from suture.attacks.victims import SIDE
+from suture.attacks.gradient_inversion import SIDE
+from suture.attacks.membership import ADVERSARIES
+from suture.report.console import grid, titled
 from suture.report.shell import fill, put
-from suture.report.tables import Table, plain
 from suture.report.theme import INK, PALETTE, QUIET, Figure, Rows, finish, save, table
-from suture.report.words import Found
+from suture.report.words import NONE, Found, Table, plain
 
 BELOW = "ε of the whole study, all spent on this one message"
 BELOW_TRAINING = "ε of the training"
 LEAST_SHOWN = 0.005
 """Where a logarithmic axis ends."""
-ADVERSARIES = {"update": "adversary sees the update", "model": "adversary asks the model"}
 INVERSION_REFERENCES = (
     "Phong, Aono, Hayashi, Wang, Moriai (2018). Privacy-Preserving Deep Learning via Additively "
     "Homomorphic Encryption. IEEE TIFS.",
@@ -99,12 +99,8 @@ def print_attack(found: Found, console: Console | None = None) -> None:
     console = console or Console()
     of_membership = found["attack"] == "membership"
     for made in [_membership_table(found)] if of_membership else _inversion_tables(found):
-        shown = RichTable(title=made.caption, title_justify="left")
-        for i, head in enumerate(made.heads):
-            shown.add_column(head, justify="right" if i else "left")
-        for row in made.rows:
-            shown.add_row(*(cell.text for cell in row))
-        console.print(shown)
+        rows = ([cell.text for cell in row] for row in made.rows)
+        console.print(grid(titled(made.caption), made.heads, rows))
     for text in found.get("left_out", []):
         console.print(f"left out: {text}", highlight=False)
     console.print(headline(found), highlight=False)
@@ -145,30 +141,28 @@ def _membership_headline(levels: Sequence[Found]) -> str:
 
 
 def level_name(level: Found) -> str:
-    """How a level of protection is written on an axis.
-
-    >>> level_name({"epsilon": None}), level_name({"epsilon": 0.5}), level_name({"epsilon": 8.0, "level": "study 'a'"})
-    ('none', '0.5', 'the study')
-    """
+    """How a level of protection is written on an axis."""
     if str(level.get("level", "")).startswith("study"):
         return "the study"
     return "none" if level["epsilon"] is None else f"{level['epsilon']:g}"
 
 
 def _noise(level: Found) -> str:
-    return "–" if level["noise_multiplier"] is None else f"{level['noise_multiplier']:.3g}"
+    return NONE if level["noise_multiplier"] is None else f"{level['noise_multiplier']:.3g}"
 
 
 def _inversion_parts(found: Found, pictures: list[str]) -> list[Found]:
     *tables, batches = _inversion_tables(found)
+    judged = [HOW_JUDGED, *found["left_out"]]
     return [
-        {"title": "One record, seen through its update", "texts": [HOW_INVERTED],
-         "figures": pictures, "tables": []},
-        {"title": "How much is learned, against ε", "texts": [HOW_JUDGED, *found["left_out"]],
-         "figures": ["errors", "line-up"], "tables": tables},
-        {"title": "Several records in one unprotected update", "texts": [BATCHES],
-         "figures": [], "tables": [batches]},
-    ]  # fmt: skip
+        _part("One record, seen through its update", [HOW_INVERTED], pictures, []),
+        _part("How much is learned, against ε", judged, ["errors", "line-up"], tables),
+        _part("Several records in one unprotected update", [BATCHES], [], [batches]),
+    ]
+
+
+def _part(title: str, texts: list[str], figures: list[str], tables: list[Table]) -> Found:
+    return {"title": title, "texts": texts, "figures": figures, "tables": tables}
 
 
 def _inversion_tables(found: Found) -> list[Table]:
@@ -193,7 +187,7 @@ def _inversion_tables(found: Found) -> list[Table]:
             count, worst = batch["records"], batch["max_abs_error"]
             exact = f"{batch['exact_records']} of {count}"
             name = f"{subject['name']}, {count} records in one update"
-            batches.append([name, exact, "–" if worst is None else f"{worst:.1e}"])
+            batches.append([name, exact, NONE if worst is None else f"{worst:.1e}"])
     title = "Exact reconstruction of small batches, no noise"
     return [*tables, plain(title, ["Update", "Exact", "Largest error"], batches)]
 
@@ -205,17 +199,15 @@ def _membership_parts(found: Found) -> list[Found]:
         f"{training['steps']} steps of DP-SGD with batches of {training['batch']}; "
         f"{found['runs']:,} trainings with and as many without the carrier at each ε."
     )
-    return [
-        {"title": "Was the carrier in the table?", "texts": [setting, HOW_ATTACKED],
-         "figures": ["advantage", "strict"], "tables": [_membership_table(found)]},
-    ]  # fmt: skip
+    texts, tables = [setting, HOW_ATTACKED], [_membership_table(found)]
+    return [_part("Was the carrier in the table?", texts, ["advantage", "strict"], tables)]
 
 
 def _membership_table(found: Found) -> Table:
     heads = ["ε", "Noise multiplier", "Adversary", "TPR", "FPR", "Advantage", "95 % interval",
              "DP allows", "TPR at 1 % FPR", "DP allows"]  # fmt: skip
     rows = [
-        [level_name(level), _noise(level), ADVERSARIES[key].removeprefix("adversary "),
+        [level_name(level), _noise(level), ADVERSARIES[key],
          f"{a['tpr']:.3f}", f"{a['fpr']:.3f}", f"{a['advantage']:.3f}",
          f"{a['advantage_low']:.3f} to {a['advantage_high']:.3f}",
          f"{level['advantage_bound']:.3f}", f"{a['strict_tpr']:.3f}", f"{level['tpr_bound']:.3f}"]
@@ -295,9 +287,9 @@ def _line_up(found: Found) -> Figure:
         for level in subject["levels"]
     ]  # fmt: skip
     order, names = _order(found)
-    base = _points(rows, "subject", names, _levels(order, BELOW))
-    whole = alt.Scale(domain=[0, 1])
-    layers = _intervals(base, "subject", "hits", "Picked out of the line-up", whole)
+    scale, title = alt.Scale(domain=[0, 1]), "Picked out of the line-up"
+    x = _levels(order, BELOW)
+    layers = _points(rows, "subject", names, x, alt.Y("low:Q", title=title, scale=scale), "hits")
     chance = found["subjects"][0]["chance"]["line_up"]
     chart = alt.layer(layers, *_chance(chance, order)).properties(width=640, height=280)
     note = f"The true record among {found['line_up']}, by the likeliest update; 95 % intervals"
@@ -306,44 +298,37 @@ def _line_up(found: Found) -> Figure:
 
 def _advantage(found: Found) -> Figure:
     """Membership advantage against epsilon, with the bound of differential privacy."""
-    axis = "Advantage (true − false positive rate)"
     scale = alt.Scale(domain=[0, 1])
-    chart = _membership(found, "advantage", "advantage_bound", axis, scale, 0.0)
-    return finish(chart, "Was the carrier in the table? Advantage against ε", _runs(found))
+    y = alt.Y("low:Q", title="Advantage (true − false positive rate)", scale=scale)
+    title = "Was the carrier in the table? Advantage against ε"
+    return _membership(found, "advantage", "advantage_bound", y, 0.0, title)
 
 
 def _strict(found: Found) -> Figure:
     """True positive rate at one false positive in a hundred, with its bound."""
-    axis = "True positive rate at 1 % false positives"
     scale = alt.Scale(type="log", domain=[LEAST_SHOWN, 1], nice=False)
-    chart = _membership(found, "strict_tpr", "tpr_bound", axis, scale, LEAST_SHOWN)
-    return finish(chart, "One false accusation in a hundred: how many right ones?", _runs(found))
+    y = alt.Y("low:Q", title="True positive rate at 1 % false positives", scale=scale)
+    title = "One false accusation in a hundred: how many right ones?"
+    return _membership(found, "strict_tpr", "tpr_bound", y, LEAST_SHOWN, title)
 
 
-def _runs(found: Found) -> str:
-    runs = f"{found['runs'] // 2:,} attacked runs per world"
-    return f"{runs}; 95 % intervals; δ = {found['delta']:g}"
-
-
-def _membership(
-    found: Found, key: str, bound: str, axis: str, scale: alt.Scale, least: float
-) -> Figure:
+def _membership(found: Found, key: str, bound: str, y: alt.Y, least: float, title: str) -> Figure:
     """What each adversary reached, with intervals, and the most that is allowed."""
+    labels = {who: f"adversary {text}" for who, text in ADVERSARIES.items()}
     rows = [
         {"level": level_name(level), "adversary": label,
          "value": max(level["adversaries"][who][key], least),
          "low": max(level["adversaries"][who][f"{key}_low"], least),
          "high": level["adversaries"][who][f"{key}_high"]}
         for level in found["levels"]
-        for who, label in ADVERSARIES.items()
+        for who, label in labels.items()
     ]  # fmt: skip
     limits = [
         {"level": level_name(level), "bound": level[bound], "what": "most that DP allows"}
         for level in found["levels"]
     ]
     x = _levels([level_name(level) for level in found["levels"]], BELOW_TRAINING)
-    base = _points(rows, "adversary", list(ADVERSARIES.values()), x)
-    points = _intervals(base, "adversary", "value", axis, scale)
+    points = _points(rows, "adversary", list(labels.values()), x, y, "value")
     dots = alt.OverlayMarkDef(color=INK, size=36)
     line = alt.Chart(table(limits)).mark_line(
         strokeWidth=2.5, strokeDash=[7, 4], color=INK, point=dots
@@ -352,11 +337,13 @@ def _membership(
     middle = {**limits[len(limits) // 2], "text": "most that DP allows anyone"}
     label = alt.Chart(table([middle]))
     label = label.mark_text(align="left", dx=10, dy=-10, color=INK, fontSize=13)
-    return alt.layer(
+    chart = alt.layer(
         line.encode(x=x, y="bound:Q", tooltip=shown),
         points,
         label.encode(x=x, y="bound:Q", text="text:N"),
     ).properties(width=640, height=320)
+    runs = f"{found['runs'] // 2:,} attacked runs per world"
+    return finish(chart, title, f"{runs}; 95 % intervals; δ = {found['delta']:g}")
 
 
 def _order(found: Found) -> tuple[list[str], list[str]]:
@@ -371,16 +358,12 @@ def _levels(order: Sequence[str], title: str) -> alt.X:
     return alt.X("level:O", title=title, scale=alt.Scale(domain=list(order)), axis=axis)
 
 
-def _points(rows: Rows, colour: str, names: Sequence[str], x: alt.X) -> alt.Chart:
+def _points(
+    rows: Rows, colour: str, names: Sequence[str], x: alt.X, low: alt.Y, value: str
+) -> Figure:
+    """Dots with their intervals, side by side at each level."""
     aside = alt.XOffset(f"{colour}:N", sort=list(names), scale=alt.Scale(paddingOuter=0.6))
-    chart: alt.Chart = alt.Chart(table(rows)).encode(
-        x=x, xOffset=aside, color=_colours(colour, names)
-    )
-    return chart
-
-
-def _intervals(base: alt.Chart, colour: str, value: str, title: str, scale: alt.Scale) -> Figure:
-    low = alt.Y("low:Q", title=title, scale=scale)
+    base = alt.Chart(table(rows)).encode(x=x, xOffset=aside, color=_colours(colour, names))
     figures = [alt.Tooltip(f"{key}:Q", format=".3f") for key in (value, "low", "high")]
     dots = base.mark_point(filled=True, size=70, opacity=1)
     return alt.layer(

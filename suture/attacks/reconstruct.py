@@ -40,11 +40,7 @@ EXACT = 1e-3
 """A relative misfit below this is rounding, not another batch."""
 
 
-def one_record(
-    weights: Given,
-    biases: Given,
-    typical: Given | None = None,
-) -> Floats:
+def one_record(weights: Given, biases: Given, typical: Given | None = None) -> Floats:
     """The record behind an update of a single one; under noise, its maximum likelihood estimate.
 
     Noise hits the scale hardest, since that rests on the bias alone. An adversary who knows a
@@ -61,9 +57,9 @@ def one_record(
         )
     # The smaller side's eigenvectors give the leading singular pair without a full decomposition of
     # a wide layer.
-    gram = matrix @ matrix.T if matrix.shape[0] < matrix.shape[1] else matrix.T @ matrix
-    leading = np.linalg.eigh(gram)[1][:, -1]
-    side = leading @ matrix if matrix.shape[0] < matrix.shape[1] else leading
+    wide = matrix.shape[0] < matrix.shape[1]
+    leading = np.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)[1][:, -1]
+    side = leading @ matrix if wide else leading
     # One more projection in full precision: the eigenvector of a Gram matrix has only half of the
     # digits.
     side = (matrix @ side) @ matrix
@@ -77,20 +73,12 @@ def one_record(
 
 
 def several_records(
-    weights: Given,
-    biases: Given,
-    rng: np.random.Generator,
-    *,
-    most: int = 8,
-    tolerance: float | None = None,
-    tries: int = 4000,
+    weights: Given, biases: Given, rng: np.random.Generator, tries: int = 4000
 ) -> Floats:
-    """The records behind an update of up to ``most`` through ReLU units, in no particular order.
+    """The records behind an update of up to eight through ReLU units, in no particular order.
 
-    ``tolerance`` is what counts as zero, as a share of the largest; by default 1e-4 for float32,
-    whose differences are rounded, and 1e-9 for float64. Where one record's inactive units are all
-    inactive for another too, the two cannot be told apart by zeros, and some rows found are
-    mixtures of records.
+    Where one record's inactive units are all inactive for another too, the two cannot be told apart
+    by zeros, and some rows found are mixtures of records.
 
     >>> rng = np.random.default_rng(0)
     >>> x, d = rng.random((3, 5)), rng.normal(size=(3, 40)) * (rng.random((3, 40)) < 0.5)
@@ -98,9 +86,9 @@ def several_records(
     >>> bool(np.abs(found[np.argsort(found[:, 0])] - x[np.argsort(x[:, 0])]).max() < 1e-9)
     True
     """
-    if tolerance is None:
-        tolerance = 1e-9 if weights.dtype == np.float64 else 1e-4
-    left, values, right = _factors(weights, biases, most, tolerance)
+    # What counts as zero, as a share of the largest: differences of float32 are rounded.
+    tolerance = 1e-9 if weights.dtype == np.float64 else 1e-4
+    left, values, right = _factors(weights, biases, 8, tolerance)
     if len(values) == 1:
         return one_record(weights, biases)[None]
     directions = _sparse_combinations(left, len(values), rng, tolerance * 10, tries)
@@ -155,23 +143,21 @@ def _sparse_combinations(
             found.append((zeros, null))
     found.sort(key=lambda pair: -pair[0])
     chosen: list[Floats] = []
+
+    def new(null: Floats) -> bool:
+        return bool(np.linalg.svd(np.array([*chosen, null]), compute_uv=False)[-1] > 1e-3)
+
     for _, null in found:
         # Independent both before and after: polishing may turn one combination into another that is
         # already there.
-        if _independent([*chosen, null]):
-            better = _polished(reduced, null, zero)
-            if _independent([*chosen, better]):
-                chosen.append(better)
+        if new(null) and new(better := _polished(reduced, null, zero)):
+            chosen.append(better)
         if len(chosen) == count:
             return np.array(chosen)
     raise StudyError(
         f"separated {len(chosen)} of {count} records: every other leaves too few units inactive. "
         "Units that are never inactive (tanh) hide the records of a batch from this attack, not from others"
     )
-
-
-def _independent(rows: list[Floats]) -> bool:
-    return bool(np.linalg.svd(np.array(rows), compute_uv=False)[-1] > 1e-3)
 
 
 def _polished(columns: Floats, null: Floats, zero: float) -> Floats:
@@ -197,11 +183,10 @@ def fitted_records(
     plausible: Given,
     rng: np.random.Generator,
     *,
-    most: int = 4,
     starts: int = 12,
     tolerance: float = 1e-4,
 ) -> tuple[Floats, float]:
-    """The records of a batch of up to ``most``, and the relative misfit of the gradient they give.
+    """The records of a batch of up to four, and the relative misfit of the gradient they give.
 
     The gradient [dW, db] = D'[X, 1] has rank n for n records, so its rows span the same space as
     the records, and X is known up to an n x n matrix: a batch of two images of 784 pixels has two
@@ -213,18 +198,8 @@ def fitted_records(
 
     ``signals(x, y)`` is the model's backward pass: for each record, what reaches the first layer's
     units, as it enters the update. ``plausible`` are records of the same kind, to start from.
-
-    >>> w = np.random.default_rng(3).normal(size=(6, 30))
-    >>> def signals(x, y):  # one ReLU layer, then a sum through a sigmoid
-    ...     active = x @ w > 0
-    ...     return (1 / (1 + np.exp(-(x @ w * active).sum(1) / 9)) - y)[:, None] * active
-    >>> people = np.random.default_rng(4).random((20, 6))
-    >>> x, y = people[:2], np.array([0, 1])
-    >>> found, misfit = fitted_records(x.T @ signals(x, y), signals(x, y).sum(0), signals, people[2:], np.random.default_rng(0))
-    >>> misfit < 1e-6, bool(min(np.abs(found - x).max(), np.abs(found[::-1] - x).max()) < 1e-5)
-    (True, True)
     """
-    left, values, basis = _factors(weights, biases, most, tolerance)
+    left, values, basis = _factors(weights, biases, 4, tolerance)
     count, target = len(values), left * values
     # Each record ends in the constant 1: that fixes one number per record and leaves count - 1 of
     # them free.
@@ -259,42 +234,25 @@ def fitted_records(
     return found, best
 
 
-def best_guess(
-    update: Given,
-    candidates: Given,
-    signatures: Given,
-    deviation: float,
-) -> Floats:
+def best_guess(update: Given, candidates: Given, signatures: Given, deviation: float) -> Floats:
     """The posterior mean of the record, given the population, the model and the noise.
 
     No guess has a smaller expected squared error, up to the size of the sample. ``candidates`` is a
     sample of the population, ``signatures`` the noiseless update of each candidate (rows),
     ``deviation`` the noise's deviation.
-
-    >>> people = np.array([[0.0], [1.0]])
-    >>> best_guess(np.array([0.9]), people, people, 0.1).round(6).tolist()
-    [1.0]
     """
     weight = likelihoods(update, signatures, deviation)
     return np.asarray((weight / weight.sum()) @ np.asarray(candidates, np.float64))
 
 
 def likelihoods(update: Given, signatures: Given, deviation: float) -> Floats:
-    """How likely an update is for each candidate, under Gaussian noise, the likeliest having 1.
-
-    >>> likelihoods(np.array([0.0]), np.array([[0.0], [1.0]]), 1.0).round(4).tolist()
-    [1.0, 0.6065]
-    """
+    """How likely an update is for each candidate, under Gaussian noise, the likeliest having 1."""
     squares = np.einsum("ij,ij->i", signatures, signatures).astype(np.float64)
     misfit = squares - 2 * np.asarray(signatures @ update.astype(signatures.dtype), np.float64)
     return np.asarray(np.exp(-(misfit - misfit.min()) / (2 * deviation**2)))
 
 
 def rms_error(found: Given, truth: Given) -> float:
-    """Root mean square error over a record's features.
-
-    >>> rms_error(np.array([0.0, 0.0]), np.array([3.0, 4.0]))
-    3.5355339059327378
-    """
+    """Root mean square error over a record's features."""
     error = np.asarray(found, np.float64) - np.asarray(truth, np.float64)
     return float(np.sqrt(np.mean(error**2)))

@@ -30,9 +30,15 @@ from suture.engine.round import (
 )
 from suture.engine.summary import Outcome, summarise
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
-from suture.evaluation.calibration import cross_fitted, ece, reliability
 from suture.evaluation.groups import by_column, by_group
-from suture.evaluation.metrics import measure, measure_lightly, roc_curve
+from suture.evaluation.metrics import (
+    cross_fitted,
+    ece,
+    measure,
+    measure_lightly,
+    reliability,
+    roc_curve,
+)
 from suture.methods import registry
 from suture.methods.base import State
 from suture.methods.declared import Declared

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from suture.evaluation.calibration import Floats, ece
-from suture.evaluation.metrics import Metrics, measure
+from suture.evaluation.metrics import Floats, Metrics, ece, measure
 
 
 def by_group(
@@ -53,23 +52,17 @@ def by_group(
         found[group] = {}
         for name in np.unique(names):
             rows = names == name
-            count = int(rows.sum())
-            metrics = measure(labels[rows], predictions[rows], threshold, rows=count)
-            found[group][str(name)] = metrics
+            found[group][str(name)] = measure(
+                labels[rows], predictions[rows], threshold, rows=int(rows.sum())
+            )
     return found
 
 
 def worst(sites: Mapping[str, Mapping[str, float | None]]) -> str | None:
     """The site with the lowest AUC (several classes: one against one), of equal ones the first by
-    name; sites without one (a single class) are skipped.
-
-    >>> worst({"a": {"auc": 0.9}, "b": {"auc": 0.7}, "c": {"auc": None}})
-    'b'
-    """
+    name; sites without one (a single class) are skipped."""
     for metric in ("auc", "auc_ovo"):
-        known = [
-            (auc, name) for name, found in sites.items() if (auc := found.get(metric)) is not None
-        ]
+        known = [(auc, name) for name, m in sites.items() if (auc := m.get(metric)) is not None]
         if known:
             return min(known)[1]
     return None
@@ -103,29 +96,16 @@ def gaps_and_rates(
     y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float = 0.5
 ) -> tuple[Gaps, dict[str, Gaps]]:
     """The gaps, and for each group rows, share predicted positive, true- and false-positive rate,
-    accuracy, calibration error.
-
-    >>> found, each = gaps_and_rates([0, 1, 0, 1], [0.9, 0.9, 0.2, 0.7], ["a", "a", "b", "b"])
-    >>> found["parity_gap"] == each["a"]["positive_rate"] - each["b"]["positive_rate"] == 0.5
-    True
-    """
+    accuracy, calibration error."""
     labels, risks = np.asarray(y), np.asarray(p, np.float64)
-    kinds, codes, names = _kinds(y, p, group, threshold)
-    counted = np.bincount(codes * 4 + kinds, minlength=len(names) * 4)
-    cells = counted.astype(np.float64).reshape(len(names), 4)
-    found: dict[str, Gaps] = {}
-    with np.errstate(invalid="ignore"):
-        for code, (name, (tn, fp, fn, tp)) in enumerate(zip(names, cells, strict=True)):
-            rows = codes == code
-            found[name] = {
-                "rows": float(rows.sum()),
-                "positive_rate": _known((fp + tp) / (tn + fp + fn + tp)),
-                "true_positive_rate": _known(tp / (tp + fn)),
-                "false_positive_rate": _known(fp / (tn + fp)),
-                "accuracy": _known((tn + tp) / (tn + fp + fn + tp)),
-                "ece": ece(labels[rows], risks[rows]),
-            }
-    return {name: _known(values[0]) for name, values in _gaps_of(cells[None]).items()}, found
+    cells, codes, names = _counted(y, p, group, threshold)
+    rates, found = _rates(cells), {}
+    for code, name in enumerate(names):
+        rows = codes == code
+        each = {rate: _known(values[0, code]) for rate, values in rates.items()}
+        error = ece(labels[rows], risks[rows])
+        found[name] = {"rows": float(rows.sum()), **each, "ece": error}
+    return {name: _known(values[0]) for name, values in _gaps_of(cells).items()}, found
 
 
 def fairness(
@@ -147,7 +127,10 @@ def fairness(
     found, each = gaps_and_rates(y, p, group, threshold)
     known = [(v["accuracy"], name) for name, v in each.items() if v["accuracy"] is not None]
     errors = [v["ece"] for v in each.values() if v["ece"] is not None]
-    cells = _cells(y, p, group, threshold, patients)
+    owners = np.arange(np.size(y))
+    if patients is not None:
+        owners = np.unique(np.asarray(patients), return_inverse=True)[1]
+    cells = _counted(y, p, group, threshold, owners)[0]
     drawn = _gaps_of(_resampled(cells, np.random.default_rng([seed, 0xFA1])))
     intervals = {}
     for name, values in drawn.items():
@@ -202,12 +185,15 @@ def group_thresholds(p: ArrayLike, group: ArrayLike, threshold: float = 0.5) -> 
     return found
 
 
-def _kinds(
-    y: ArrayLike, p: ArrayLike, group: ArrayLike, threshold: float
-) -> tuple[NDArray[np.intp], NDArray[np.intp], list[str]]:
-    """Of each row whether it is a true negative (0), false positive, false negative or true
-    positive (3), the number of its group, and the groups' names.
-    """
+def _counted(
+    y: ArrayLike,
+    p: ArrayLike,
+    group: ArrayLike,
+    threshold: float,
+    owners: NDArray[np.intp] | None = None,
+) -> tuple[Floats, NDArray[np.intp], list[str]]:
+    """Owners x groups x (true negative, false positive, false negative, true positive), where
+    without ``owners`` all rows are one owner's; each row's group by number; the groups' names."""
     labels, risks = np.asarray(y).astype(bool), np.asarray(p, np.float64)
     names, codes = np.unique(np.asarray(group).astype(np.str_), return_inverse=True)
     if labels.shape != risks.shape or codes.shape != labels.shape:
@@ -215,25 +201,12 @@ def _kinds(
             f"expected one group and one risk per row, found {codes.shape}, {risks.shape}, "
             f"{labels.shape}"
         )
-    return 2 * labels.astype(np.intp) + (risks >= threshold), codes, [str(name) for name in names]
-
-
-def _cells(
-    y: ArrayLike,
-    p: ArrayLike,
-    group: ArrayLike,
-    threshold: float,
-    patients: ArrayLike | None = None,
-) -> Floats:
-    """Patients x groups x (true negative, false positive, false negative, true positive)."""
-    kinds, codes, names = _kinds(y, p, group, threshold)
-    owners = np.arange(len(kinds))
-    if patients is not None:
-        owners = np.unique(np.asarray(patients), return_inverse=True)[1]
-    people = int(owners.max(initial=-1)) + 1
-    places, size = (owners * len(names) + codes) * 4 + kinds, people * len(names) * 4
-    counted = np.bincount(places, minlength=size)
-    return counted.astype(np.float64).reshape(people, len(names), 4)
+    people = 1 if owners is None else int(owners.max(initial=-1)) + 1
+    places = codes if owners is None else owners * len(names) + codes
+    kinds = 2 * labels.astype(np.intp) + (risks >= threshold)
+    counted = np.bincount(places * 4 + kinds, minlength=people * len(names) * 4)
+    cells = counted.astype(np.float64).reshape(people, len(names), 4)
+    return cells, codes, [str(name) for name in names]
 
 
 def _resampled(cells: Floats, rng: np.random.Generator) -> Floats:
@@ -247,23 +220,27 @@ def _resampled(cells: Floats, rng: np.random.Generator) -> Floats:
     return np.asarray((drawn @ kinds).reshape(RESAMPLES, *cells.shape[1:]))
 
 
-def _gaps_of(cells: Floats) -> dict[str, Floats]:
-    """The gaps of many tables at once: tables x groups x 4."""
+def _rates(cells: Floats) -> dict[str, Floats]:
     tn, fp, fn, tp = (cells[..., i] for i in range(4))
     with np.errstate(invalid="ignore", divide="ignore"):
-        positive = (fp + tp) / (tn + fp + fn + tp)
-        sensitivity, fallout = tp / (tp + fn), fp / (tn + fp)
-        accuracy = (tn + tp) / (tn + fp + fn + tp)
+        return {
+            "positive_rate": (fp + tp) / (tn + fp + fn + tp),
+            "true_positive_rate": tp / (tp + fn),
+            "false_positive_rate": fp / (tn + fp),
+            "accuracy": (tn + tp) / (tn + fp + fn + tp),
+        }
+
+
+def _gaps_of(cells: Floats) -> dict[str, Floats]:
+    """The gaps of many tables at once: tables x groups x 4."""
     if cells.shape[1] == 0:
         nothing = np.full(len(cells), np.nan)
         return dict.fromkeys((*GAPS, "worst_accuracy"), nothing)
-    spread = [rate.max(axis=1) - rate.min(axis=1) for rate in (positive, sensitivity, fallout)]
-    return {
-        "parity_gap": spread[0],
-        "odds_gap": np.maximum(spread[1], spread[2]),
-        "opportunity_gap": spread[1],
-        "worst_accuracy": accuracy.min(axis=1),
-    }
+    *rates, accuracy = _rates(cells).values()
+    parity, opportunity, fallout = (rate.max(axis=1) - rate.min(axis=1) for rate in rates)
+    odds = np.maximum(opportunity, fallout)
+    gaps = (parity, odds, opportunity, accuracy.min(axis=1))
+    return dict(zip((*GAPS, "worst_accuracy"), gaps, strict=True))
 
 
 def _known(value: float) -> float | None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from suture.evaluation.calibration import Floats
+from suture.evaluation.metrics import Floats
 
 Test = dict[str, float | None]
 
@@ -37,14 +37,11 @@ def interval(
     (0.9, None, None)
     """
     numbers = _numbers(values)
-    if not len(numbers):
-        raise ValueError("expected at least one value, found none")
     if not 0.0 < level < 1.0:
         raise ValueError(f"expected a level between 0 and 1, found {level}")
-    mean = float(numbers.mean())
-    if len(numbers) < 2:
+    mean, n = float(numbers.mean()), len(numbers)
+    if n < 2:
         return mean, None, None
-    n = len(numbers)
     half = float(stdtrit(n - 1, 0.5 + level / 2.0) * numbers.std(ddof=1) / np.sqrt(n))
     return mean, mean - half, mean + half
 
@@ -57,8 +54,6 @@ def over_seeds(
     A metric undefined in some seeds (a test split with one class) is averaged over the others;
     undefined in all, None.
 
-    >>> over_seeds([{"auc": 0.90, "rows": 10}, {"auc": 0.92, "rows": 10}])[0]
-    {'auc': 0.91, 'rows': 10.0}
     >>> over_seeds([{"auc": 0.90}, {"auc": None}])
     ({'auc': 0.9}, {})
     """
@@ -77,23 +72,13 @@ def over_seeds(
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
-    """Paired two-sided t-test of ``a`` against ``b``, seed by seed; ``difference`` is mean(a) -
-    mean(b).
-
-    >>> paired_t([0.90, 0.92, 0.95], [0.88, 0.91, 0.91])["df"]
-    2.0
-    >>> paired_t([0.9], [0.8])["p"] is None
-    True
-    """
+    """Paired two-sided t-test, seed by seed; ``difference`` is mean(a) - mean(b)."""
     first, second = _numbers(a), _numbers(b)
     if len(first) != len(second):
         raise ValueError(
             f"a paired test needs the same seeds twice, found {len(first)} and {len(second)} values"
         )
-    if not len(first):
-        raise ValueError("expected at least one value, found none")
-    gaps = first - second
-    n = len(gaps)
+    gaps, n = first - second, len(first)
     difference = float(gaps.mean())
     if n < 2:
         return {"t": None, "p": None, "difference": difference, "df": None}
@@ -102,23 +87,15 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Test:
 
 
 def welch_t(a: Sequence[float], b: Sequence[float]) -> Test:
-    """Welch's two-sided t-test (unequal variances, unpaired); ``difference`` is mean(a) - mean(b).
-
-    >>> round(welch_t([0.90, 0.92, 0.95], [0.88, 0.91, 0.91])["df"], 6)
-    3.547511
-    """
+    """Welch's two-sided t-test (unequal variances, unpaired); ``difference`` is mean(a) - mean(b)."""
     first, second = _numbers(a), _numbers(b)
-    if not len(first) or not len(second):
-        raise ValueError("expected at least one value on both sides")
     difference = float(first.mean() - second.mean())
     if len(first) < 2 or len(second) < 2:
         return {"t": None, "p": None, "difference": difference, "df": None}
     u, v = float(first.var(ddof=1)) / len(first), float(second.var(ddof=1)) / len(second)
-    floor = _noise_floor(first, second)
-    error = math.sqrt(u + v)
-    if error <= floor:
-        return _answer(difference, error, None, floor)
-    df = (u + v) ** 2 / (u**2 / (len(first) - 1) + v**2 / (len(second) - 1))
+    floor, error, df = _noise_floor(first, second), math.sqrt(u + v), None
+    if error > floor:
+        df = (u + v) ** 2 / (u**2 / (len(first) - 1) + v**2 / (len(second) - 1))
     return _answer(difference, error, df, floor)
 
 
@@ -141,6 +118,8 @@ def _numbers(values: Sequence[float]) -> Floats:
         raise ValueError(
             "expected a flat list of finite numbers; leave out seeds where the metric is undefined"
         )
+    if not len(numbers):
+        raise ValueError("expected at least one value, found none")
     return numbers
 
 

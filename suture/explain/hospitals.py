@@ -40,8 +40,8 @@ from suture.explain.run import Answer, Floats, Rows, place_of
 from suture.explain.shapley import Predict, explain_images
 from suture.privacy.software import VERSION
 from suture.report.shell import fill, put
-from suture.report.tables import Cell, Table
 from suture.report.theme import INK, Figure, finish, save, table
+from suture.report.words import Cell, Table
 from suture.site.cohort import SiteData
 from suture.site.gate import Place
 

@@ -15,7 +15,7 @@ import numpy as np
 from suture.engine import federation
 from suture.engine.plan import World, method_of
 from suture.errors import DataError, RunError, StudyError
-from suture.evaluation.calibration import platt_fit
+from suture.evaluation.metrics import platt_fit
 from suture.evaluation.significance import interval as t_interval
 from suture.explain import image_page
 from suture.explain.image_page import ImageExplanation, Interval, notes_of

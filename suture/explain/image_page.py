@@ -25,9 +25,8 @@ from suture.explain.run import (
 from suture.explain.shapley import LEAST_RISK, RegionValues
 from suture.privacy.software import VERSION
 from suture.report.shell import fill
-from suture.report.tables import Cell, Table
 from suture.report.theme import INK, Figure, finish, table
-from suture.report.words import signed
+from suture.report.words import Cell, Table, signed
 
 NOTICED, WORTH = 3, 0.05
 """A corner among this many largest values is worth a warning if it moves the log odds by so much."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from suture.engine.federation import images_of, survey
 from suture.errors import DataError, StudyError
-from suture.evaluation.calibration import platt_fit
+from suture.evaluation.metrics import platt_fit
 from suture.explain.contributions import MATERIAL, Explanation, Part, explain
 from suture.explain.percentiles import load_percentiles
 from suture.explain.run import (

@@ -19,8 +19,7 @@ import numpy as np
 from suture.engine import federation
 from suture.engine.plan import World
 from suture.errors import PrivacyError, StudyError
-from suture.interop.evidence import FEWEST
-from suture.interop.findings import Finding, Words, label_of, recorded_by_outcome
+from suture.interop.evidence import FEWEST, Finding, Words, label_of, recorded_by_outcome
 from suture.interop.report import Report, of_profiles
 from suture.privacy.accounting.events import normal_form
 from suture.privacy.accounting.planner import Budget, plan_schedule

@@ -18,12 +18,20 @@ over clients by more than 2 standard deviations. "x": a feature's standard devia
 differs from its average over features by more than 2 of its standard deviations. The rule has no
 false-alarm rate, and with fewer than six clients "O" cannot occur at all: one of n values is never
 more than (n - 1) / sqrt(n) standard deviations from their mean.
+
+**Findings** put all flags of one site and feature into words: direction, certainty, meaning,
+question. The words are rules of thumb on top of the tests: what *probably* stands behind a
+difference. Only the difference is tested; the meaning is for the hospital to confirm, which is why
+every finding ends with a question.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +42,8 @@ from suture.site.profile import Profile, profile_columns
 
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
+Columns = Sequence[tuple[str, str]]
+Raw = tuple[float, float, float, float] | None
 TOLERANCE = {
     "recorded": 0.05,
     "recorded by outcome": 0.1,
@@ -76,11 +86,7 @@ class _Figures:
 
 
 def tests_made(sites: int, schema: Schema, classes: int) -> int:
-    """How many tests a report makes, which is what it corrects for.
-
-    >>> tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2)
-    24
-    """
+    """How many tests a report makes, which is what it corrects for."""
     features, columns = len(schema.features), len(profile_columns(schema))
     numbers = sum(isinstance(f, Number) for f in schema.features.values())
     two = classes == 2
@@ -100,8 +106,8 @@ def flags(profiles: Mapping[str, Profile], schema: Schema, alpha: float = ALPHA)
     recorded, by_outcome = _recorded(profiles)
     mean, spread, tie = _values(profiles, schema)
 
-    def compared(test: str, names: list[tuple[str, str]], figures: _Figures) -> list[Flag]:
-        return _compare(sites, names, test, figures, (count, alpha))
+    def compared(test: str, names: Columns, figures: _Figures) -> list[Flag]:
+        return _compare(sites, names, test, figures, count, alpha)
 
     found = compared("recorded", features, recorded) + compared("mean", columns, mean)
     found += [flag for flag in compared("spread", columns, spread) if flag.column in numbers]
@@ -204,20 +210,16 @@ def _others(values: Floats) -> Floats:
 
 
 def _compare(
-    sites: Sequence[str],
-    columns: Sequence[tuple[str, str]],
-    test: str,
-    figures: _Figures,
-    level: tuple[int, float],
+    sites: Sequence[str], columns: Columns, test: str, figures: _Figures, count: int, alpha: float
 ) -> list[Flag]:
-    """The sites and columns at which a test rejects; ``level`` is the number of tests and alpha."""
-    count, alpha = level
+    """The sites and columns at which one of ``count`` tests rejects."""
     reference = _others(figures.value)
     # Squared error of the median of the others: pi / 2 times that of their mean.
-    rests = [np.delete(figures.square, i, axis=0) for i in range(len(sites))]
-    known = [np.maximum(np.count_nonzero(~np.isnan(rest), axis=0), 1) for rest in rests]
-    means = [_mean(rest, axis=0) for rest in rests]
-    median = np.array([np.pi / 2 * one / n for one, n in zip(means, known, strict=True)])
+    median = np.empty(figures.square.shape)
+    for i in range(len(sites)):
+        rest = np.delete(figures.square, i, axis=0)
+        known = np.maximum(np.count_nonzero(~np.isnan(rest), axis=0), 1)
+        median[i] = np.pi / 2 * _mean(rest, axis=0) / known
     error = np.sqrt(figures.square + median)
     gap = figures.value - reference
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -252,22 +254,14 @@ def _flips(sites: Sequence[str], tie: _Figures, count: int) -> list[Flag]:
 
 
 def circles(values: Floats) -> Marks:
-    """Which cells (clients x features) get an "O".
-
-    >>> circles(np.array([[0.0], [0], [0], [0], [0], [0], [5]]))[:, 0].tolist()
-    [False, False, False, False, False, False, True]
-    """
+    """Which cells (clients x features) get an "O"."""
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
     gap = np.abs(values - values.mean(axis=0))
     return np.asarray((gap > 2 * spread) & (spread > 1e-12), bool)
 
 
 def crosses(values: Floats) -> Marks:
-    """Which features get an "x".
-
-    >>> crosses(np.array([[1.0, 1, 1, 1, 1, 1, 9], [1, 1, 1, 1, 1, 1, -9]])).tolist()
-    [False, False, False, False, False, False, True]
-    """
+    """Which features get an "x"."""
     if len(values) < 2 or values.shape[1] < 2:
         return np.zeros(values.shape[1], bool)
     spread = values.std(axis=0, ddof=1)
@@ -275,10 +269,282 @@ def crosses(values: Floats) -> Marks:
 
 
 def largest_deviation(clients: int) -> float:
-    """The most standard deviations that one of so many values can lie from their mean (Samuelson
-    1968).
-
-    >>> largest_deviation(5) < 2 < largest_deviation(6)
-    True
-    """
+    """The most deviations that one of so many values can lie from their mean (Samuelson 1968)."""
     return (clients - 1) / float(np.sqrt(clients)) if clients > 0 else 0.0
+
+
+FACTORS = {
+    "cholesterol in mmol/L instead of mg/dL": 1 / 38.67,
+    "glucose in mmol/L instead of mg/dL": 1 / 18.02,
+    "creatinine in µmol/L instead of mg/dL": 88.4,
+    "kPa instead of mmHg": 1 / 7.5006,
+    "pounds instead of kilograms": 2.2046,
+    "inches instead of centimetres": 1 / 2.54,
+    "hours instead of days": 24.0,
+    "days instead of weeks": 7.0,
+    "months instead of years": 12.0,
+    "a decimal point moved by one place": 10.0,
+    "per cent instead of shares, or centi-units": 100.0,
+    "milli-units (a factor of 1,000)": 1000.0,
+}
+"""Well-known conversions, as the value here over the value elsewhere; each also the other way
+round."""
+
+ASK_IF_MEASURED = "Is {label} measured? Is a code such as 0 or -9 written where it is missing?"
+ASK_WHO = "Which patients get {label}, and could other hospitals record it too?"
+TEXTS = {
+    "outcome turned round": (
+        "The outcome is probably coded the other way here: 0 for what others call 1.",
+        "What does 1 stand for in your outcome column?",
+    ),
+    "recorded by outcome": (
+        "{label} is probably recorded only, or mostly, for patients {who} the outcome: a model can "
+        "read the outcome off the gap.",
+        "When is {label} written down, and for whom is it left out?",
+    ),
+    "never recorded": (
+        "{label} is never recorded here, or stands under another name or code.",
+        ASK_IF_MEASURED,
+    ),
+    "recorded less often": (
+        "{label} is {often} recorded here, or stands under another name or code.",
+        ASK_IF_MEASURED,
+    ),
+    "recorded only here": (
+        "{label} is recorded here and hardly elsewhere: no other hospital can learn from it or "
+        "check it.",
+        ASK_WHO,
+    ),
+    "recorded mostly here": ("{label} is recorded here and seldom elsewhere.", ASK_WHO),
+    "recorded more often": ("{label} is recorded here more often than elsewhere.", ASK_WHO),
+    "different population or definition": (
+        "{which} is {less} common here: another population, or another definition.",
+        "How is {label} defined and asked for?",
+    ),
+    "unit or scale": (
+        "{label} is probably in another unit or on another scale here{guess}.",
+        "In which unit is {label} written, and on which instrument was it measured?",
+    ),
+    "shifted": (
+        "{label} is {direction} here: another population, another calibration, or a constant added.",
+        "Do your patients differ in {label}, or how it is measured?",
+    ),
+    "other spread": (
+        "{label} varies {less} here: another instrument, rounding, or a selected population.",
+        "How is {label} measured and rounded?",
+    ),
+    "tied to the outcome differently": (
+        "{label} says something else about the outcome here: permuted or mismatched rows, another "
+        "definition.",
+        "Does {label} belong to the same patient and time as the outcome?",
+    ),
+    "outside the bounds": (
+        "{label} is probably in another unit here, or a code such as 0 stands for missing.",
+        "In which unit is {label} written?",
+    ),
+    "one value only": ("{label} is a default or a code.", "Where does {label} come from?"),
+}
+"""For every kind of finding: what it probably means, and what to ask."""
+
+
+class Words(NamedTuple):
+    """What a finding says, apart from where and how surely; ``more`` fills the texts of its kind."""
+
+    kind: str
+    direction: str
+    detail: str
+    more: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one hospital is to be asked about one feature."""
+
+    site: str
+    feature: str
+    label: str
+    kind: str
+    direction: str
+    detail: str
+    p: float
+    sure: str
+    means: str
+    ask: str
+
+    @classmethod
+    def of(cls, where: tuple[str, str, str], words: Words, p: float, certainty: str) -> Finding:
+        """``where`` is the site, the feature and its label."""
+        kind, direction, detail, more = words
+        fields = {"label": where[2], "direction": direction, **more}
+        means, ask = (text.format(**fields) for text in TEXTS[kind])
+        return cls(*where, kind, direction, detail, p, certainty, means, ask)
+
+
+def sure(p: float) -> str:
+    """How sure, in words: the chance of such a flag anywhere in the report if every site were
+    within tolerance."""
+    if p < 1e-6:
+        return "practically certain (under 1 in a million)"
+    return "very sure (under 1 in 10,000)" if p < 1e-4 else "sure (under 1 in 100)"
+
+
+def label_of(schema: Schema, feature: str) -> str:
+    """What a feature is called: its label, or its column's name in words."""
+    declared = schema.features.get(feature)
+    return (declared.label if declared else "") or feature.replace("_", " ")
+
+
+def findings(
+    flags: Sequence[Flag], schema: Schema, profiles: Mapping[str, Profile] | None = None
+) -> list[Finding]:
+    """One finding per site and feature, most certain first; of several flags the one that explains
+    most leads.
+
+    Exact ``profiles`` let a ratio of raw means be compared with well-known conversions of units.
+    """
+    groups: dict[tuple[str, str], dict[str, Flag]] = {}
+    for flag in flags:  # the most certain of each test comes first
+        groups.setdefault((flag.site, flag.feature), {}).setdefault(flag.test, flag)
+    found = []
+    for (site, feature), tests in groups.items():
+        label, p = label_of(schema, feature), min(flag.p for flag in tests.values())
+        raw = _raw(profiles or {}, site, feature, schema)
+        number = isinstance(schema.features.get(feature), Number)
+        words = _words(tests, label, number, raw)
+        found.append(Finding.of((site, feature, label), words, p, sure(p)))
+    # A hospital that records more than others is worth knowing and seldom a fault: it comes last.
+    return sorted(found, key=lambda f: (f.kind == "recorded more often", f.p, f.site, f.feature))
+
+
+def _raw(profiles: Mapping[str, Profile], site: str, feature: str, schema: Schema) -> Raw:
+    """Mean and deviation of a number in its own unit: here, and the median elsewhere; None where
+    they are not known exactly."""
+    declared = schema.features.get(feature)
+    noisy = any(profile.noise for profile in profiles.values())
+    if site not in profiles or not isinstance(declared, Number) or noisy:
+        return None
+    row = list(schema.features).index(feature)
+    column = [name for name, _ in profile_columns(schema)].index(feature)
+    half = (declared.high - declared.low) / 2
+    known = {}
+    for name, profile in profiles.items():
+        if (n := float(profile.recorded[row].sum())) >= FEWEST:
+            mean = float(profile.total[column].sum()) / n
+            spread = math.sqrt(max(float(profile.squares[column].sum()) / n - mean * mean, 0.0))
+            known[name] = ((mean + 1) * half + declared.low, spread * half)
+    here = known.pop(site, None)
+    if here is None or not known:
+        return None
+    means, spreads = zip(*known.values(), strict=True)
+    return *here, statistics.median(means), statistics.median(spreads)
+
+
+def _multiplied(mean: float, spread: float, mean_elsewhere: float, spread_elsewhere: float) -> bool:
+    """Whether mean and spread differ by one factor, at least 1.35, as a change of unit makes them."""
+    if min(mean, mean_elsewhere, spread, spread_elsewhere) <= 0:
+        return False
+    by_mean, by_spread = math.log(mean / mean_elsewhere), math.log(spread / spread_elsewhere)
+    return abs(by_mean) > 0.3 and abs(by_mean - by_spread) < 0.25
+
+
+def _words(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) -> Words:
+    """The words of the test that explains most."""
+    if flip := tests.get("flip"):
+        return turned_round(
+            "The features point to the outcome the other way round (slope "
+            f"{flip.here:.2f}; 1 elsewhere)."
+        )
+    recorded, by_outcome = tests.get("recorded"), tests.get("recorded by outcome")
+    if by_outcome and (not recorded or abs(by_outcome.size) > abs(recorded.size)):
+        who = "with" if by_outcome.size > 0 else "without"
+        detail = (
+            f"Patients {who} the outcome have a value more often, by "
+            f"{_percent(abs(by_outcome.here))} (elsewhere {_percent(by_outcome.elsewhere)})."
+        )
+        return recorded_by_outcome(by_outcome.size > 0, detail)
+    if recorded:
+        return _of_recorded(recorded)
+    if "mean" in tests or "spread" in tests:
+        return _of_values(tests, label, number, raw)
+    tie = tests["tie"]
+    weaker = "weaker" if tie.size * tie.elsewhere < 0 else "stronger"
+    direction = "reversed" if tie.here * tie.elsewhere < 0 else weaker
+    detail = (
+        f"{tie.column}: patients with the outcome differ from those without by {tie.here:+.1f} "
+        f"standard deviations (elsewhere {tie.elsewhere:+.1f})."
+    )
+    return Words("tied to the outcome differently", direction, detail)
+
+
+def turned_round(detail: str) -> Words:
+    """The outcome is coded the other way; ``detail`` says how that shows."""
+    return Words("outcome turned round", "reversed", detail)
+
+
+def recorded_by_outcome(positives: bool, detail: str) -> Words:
+    """A column is recorded more often for patients with the outcome, or for those without."""
+    direction = "more for positives" if positives else "more for negatives"
+    more = {"who": "with" if positives else "without"}
+    return Words("recorded by outcome", direction, detail, more)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _of_recorded(flag: Flag) -> Words:
+    here, elsewhere = flag.here, flag.elsewhere
+    detail = f"Recorded for {_percent(here)} of patients (elsewhere {_percent(elsewhere)})."
+    if flag.size < 0:
+        kind = "never recorded" if here < 0.02 else "recorded less often"
+        return Words(kind, "lower", detail, {"often": "rarely" if here < 0.3 else "less often"})
+    kind = "recorded mostly here" if here - elsewhere > 0.6 else "recorded more often"
+    return Words("recorded only here" if elsewhere <= 0.1 else kind, "higher", detail)
+
+
+def _of_values(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) -> Words:
+    mean, spread = tests.get("mean"), tests.get("spread")
+    lead = mean or tests["spread"]
+    lower = lead.size < 0
+    direction = ("lower" if lower else "higher") if mean else ("narrower" if lower else "wider")
+    value = lead.column.partition(" = ")[2]
+    which = f"{label}, value {value}," if value else label
+    more = {"less": "less" if lower else "more", "which": which, "guess": ""}
+    parts = []
+    if mean:
+        side = "below" if lower else "above"
+        parts.append(
+            f"The mean is {abs(mean.size):.1f} standard deviations {side} the others', class by "
+            "class."
+        )
+    if spread:
+        parts.append(f"The spread is {math.exp(spread.size):.2f} times the others'.")
+    kind = "shifted" if mean else "other spread"
+    if not number:
+        kind = "different population or definition"
+    elif raw is not None and _multiplied(*raw):
+        kind, here, elsewhere = "unit or scale", raw[0], raw[2]
+        parts.append(f"Mean and spread are both about {here / elsewhere:.3g} times the others'.")
+        guess = unit_guess(here, elsewhere)
+        more["guess"] = f": {guess}, for instance" if guess else ""
+    elif mean and spread and abs(spread.size) > 0.6:
+        kind = "unit or scale"
+    return Words(kind, direction, " ".join(parts), more)
+
+
+def unit_guess(here: float, elsewhere: float) -> str:
+    """The well-known conversion nearest to a ratio of raw means, if one is within 12 %."""
+    if here <= 0 or elsewhere <= 0:
+        return ""
+    ratio = math.log(here / elsewhere)
+    away: dict[tuple[str, int], float] = {}
+    for name, factor in FACTORS.items():
+        for sign in (1, -1):
+            away[name, sign] = abs(ratio - sign * math.log(factor))
+    name, sign = min(away, key=lambda guess: away[guess])
+    if away[name, sign] > math.log(1.12):
+        return ""
+    if sign < 0 and " instead of " in name:
+        first, second = name.split(" instead of ")
+        return f"{second} instead of {first}"
+    return name

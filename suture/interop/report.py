@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,27 +24,30 @@ from suture.errors import RunError
 from suture.interop.evidence import (
     ALPHA,
     TOLERANCE,
+    Finding,
     circles,
     crosses,
+    findings,
     flags,
     largest_deviation,
     tests_made,
+    turned_round,
 )
-from suture.interop.findings import Finding, findings, turned_round
 from suture.methods.registry import declared, readable
 from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
-from suture.report.heatmap import SCRIPT, heat, static
+from suture.report.figures import heat_map
 from suture.report.shell import fill, put, script_safe
-from suture.report.tables import Cell, Table
-from suture.report.theme import Figure, save
-from suture.report.words import tidy
+from suture.report.theme import save
+from suture.report.words import Table, plain, tidy
 from suture.schema.table import Schema
 from suture.site.profile import Profile
 
-"""The method whose sites learn affine layers around the shared network."""
 Report = dict[str, Any]
 """The content of ``interop.json``."""
+SCRIPT = (files("suture.report") / "heatmap.js").read_text(encoding="utf-8")
+"""Draws maps that stay legible with hundreds of features. It holds no text of a study: names and
+numbers come as JSON, and are only ever written as text."""
 
 
 class Layer(TypedDict):
@@ -95,23 +99,6 @@ PAPERS_MARKS = (
 )
 
 
-@dataclass
-class _Facts:
-    """What a report is made from."""
-
-    name: str
-    sites: list[str]
-    schema: Schema
-    classes: int
-    found: list[Finding]
-    notices: list[str]
-    profiles: int
-    private: bool
-    command: str
-    layers: dict[str, Layer] = field(default_factory=dict)
-    pseudonyms: bool = False
-
-
 def of_run(
     result: Mapping[str, Any], model: Mapping[str, NDArray[Any]], *, pseudonyms: bool = False
 ) -> Report:
@@ -147,11 +134,11 @@ def of_run(
         notices.append(
             "No profile of the columns is part of this run, so only the layers were looked at."
         )
-    facts = _Facts(
-        str(result["name"]), sites, schema, len(labels), _with_turned(found, sites, layers), notices,
-        len(profiles), private, "suture interop RUN", layers, pseudonyms,
+    return _report(
+        str(result["name"]), sites, schema, _with_turned(found, sites, layers), notices,
+        classes=len(labels), profiles=len(profiles), private=private, command="suture interop RUN",
+        layers=layers, pseudonyms=pseudonyms,
     )  # fmt: skip
-    return _report(facts)
 
 
 def of_profiles(
@@ -178,11 +165,10 @@ def of_profiles(
             "outside the bounds count as the bound."
         )
     found = findings(flags(profiles, schema), schema, profiles)
-    private, command = epsilon is not None, "suture interop --before STUDY"
-    sites = list(profiles)
     return _report(
-        _Facts(name, sites, schema, classes, found, notices, len(sites), private, command)
-    )
+        name, list(profiles), schema, found, notices, classes=classes, profiles=len(profiles),
+        private=epsilon is not None, command="suture interop --before STUDY",
+    )  # fmt: skip
 
 
 def _layers(
@@ -257,15 +243,31 @@ def _learned(item: Finding, sites: Sequence[str], layers: Mapping[str, Layer]) -
     return f"The model's correction: {'; '.join(texts)}."
 
 
-def _report(facts: _Facts) -> Report:
-    sites, layers, profiles = facts.sites, facts.layers, facts.profiles
-    shown = _pseudonyms(sites) if facts.pseudonyms else {site: site for site in sites}
+def _report(
+    name: str,
+    sites: list[str],
+    schema: Schema,
+    found: Sequence[Finding],
+    notices: list[str],
+    *,
+    classes: int,
+    profiles: int,
+    private: bool,
+    command: str,
+    layers: Mapping[str, Layer] | None = None,
+    pseudonyms: bool = False,
+) -> Report:
+    layers = layers or {}
+    shown = {site: site for site in sites}
+    if pseudonyms:  # names that say nothing, in an order that nobody can repeat
+        order = secrets.SystemRandom().sample(sites, len(sites))
+        shown = {site: f"hospital {i + 1:02d}" for i, site in enumerate(order)}
     items = [
         {**asdict(item), "site": shown[item.site], "learned": _learned(item, sites, layers)}
-        for item in facts.found
+        for item in found
     ]
     rows = list(range(len(sites)))
-    if facts.pseudonyms:
+    if pseudonyms:
         rows.sort(key=lambda i: shown[sites[i]])
         items.sort(key=lambda item: str(item["site"]))
     ordered = {
@@ -281,7 +283,7 @@ def _report(facts: _Facts) -> Report:
     if items:
         noun = "question" if len(items) == 1 else "questions"
         headline = f"{len(items):,} {noun} to {where} of {hospitals}"
-    count = tests_made(len(sites), facts.schema, facts.classes)
+    count = tests_made(len(sites), schema, classes)
     tested = (
         "Each figure of a hospital's column is compared with the median of the other hospitals', "
         "within classes where the outcome matters. A difference is reported only where it is "
@@ -294,12 +296,12 @@ def _report(facts: _Facts) -> Report:
     nothing = "No difference beyond the tolerances." if profiles >= 3 else "Nothing was tested."
     tolerance = {key: value for key, value in TOLERANCE.items() if key in TESTS}
     return {
-        "name": facts.name,
+        "name": name,
         "sites": [shown[sites[i]] for i in rows],
-        "pseudonyms": facts.pseudonyms,
+        "pseudonyms": pseudonyms,
         "headline": headline,
-        "banner": "" if facts.private else exact,
-        "notices": facts.notices,
+        "banner": "" if private else exact,
+        "notices": notices,
         "nothing": nothing,
         "findings": items,
         "layers": ordered,
@@ -307,15 +309,8 @@ def _report(facts: _Facts) -> Report:
         "tests": count,
         "tolerance": tolerance if profiles else {},
         "method": [*((tested, MEANING) if profiles else ()), *((PAPERS_MARKS,) if layers else ())],
-        "command": facts.command,
+        "command": command,
     }
-
-
-def _pseudonyms(sites: Sequence[str]) -> dict[str, str]:
-    """Names that say nothing, in an order that nobody can repeat."""
-    order = list(sites)
-    secrets.SystemRandom().shuffle(order)
-    return {site: f"hospital {i + 1:02d}" for i, site in enumerate(order)}
 
 
 def write_report(found: Report, folder: Path) -> list[str]:
@@ -326,32 +321,38 @@ def write_report(found: Report, folder: Path) -> list[str]:
     write_whole(data, json.dumps(found, indent=1, allow_nan=False).encode())
     written = [page, data]
     for name, made in heat_maps(tidy(found)).items():
-        figure: Figure = static(made, HEADINGS[name][0])
         written.append(folder / f"interop-heat-{name.replace('_', '-')}.png")
-        save(figure, written[-1])
+        save(heat_map(made, HEADINGS[name][0]), written[-1])
     return [str(path) for path in written]
 
 
 def heat_maps(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The data of every map that the sites' layers allow."""
-    return {
-        name: heat(
-            name[0], found["sites"], layer["columns"], np.array(layer["values"], np.float64),
-            np.array(layer["circles"], bool), np.array(layer["crosses"], bool),
-            float(name.startswith("w")), layer.get("about", ()),
-        )
-        for name, layer in found["layers"].items()
-    }  # fmt: skip
+    """The data of every map that the sites' layers allow: rows are hospitals, columns features.
+
+    Colour is the distance from the neutral value (0 for shifts, 1 for scales) and ends at its 99 %
+    quantile, so that no wild cell blanks the rest.
+    """
+    maps = {}
+    for name, layer in found["layers"].items():
+        values, neutral = np.array(layer["values"], np.float64), float(name.startswith("w"))
+        away = np.abs(values - neutral)
+        reach = float(np.quantile(away, 0.99)) if away.size else 0.0
+        maps[name] = {
+            "title": name[0],
+            "rows": list(found["sites"]),
+            "columns": list(layer["columns"]),
+            "about": list(layer.get("about", ())) or [""] * len(layer["columns"]),
+            "values": np.round(values, 5).tolist(),
+            "circles": np.array(layer["circles"], int).tolist(),
+            "crosses": np.array(layer["crosses"], int).tolist(),
+            "neutral": neutral,
+            "reach": max(reach, 1e-6),
+        }
+    return maps
 
 
 def render(found: Mapping[str, object]) -> str:
-    """The page as text.
-
-    >>> page = render({"name": "<b>", "sites": [], "layers": {}, "findings": [], "notices": [], "headline": "none",
-    ...     "banner": "", "method": [], "tolerance": {}, "nothing": "Nothing.", "command": "suture interop"})
-    >>> "<b>: interop" in page, "&lt;b&gt;" in page
-    (False, True)
-    """
+    """The page as text."""
     clean: Report = tidy(dict(found))
     maps = heat_maps(clean)
     groups: dict[str, list[dict[str, object]]] = {}
@@ -360,12 +361,10 @@ def render(found: Mapping[str, object]) -> str:
         groups.setdefault(item["site"], []).append({**item, "minor": minor})
     shown = []
     for name, made in maps.items():
-        wide = len(made["columns"]) > WIDE
+        wide, (heading, words) = len(made["columns"]) > WIDE, HEADINGS[name]
         marked = wide and (any(made["crosses"]) or any(map(any, made["circles"])))
-        heading, words = HEADINGS[name]
-        shown.append(
-            {"name": name, "heading": heading, "words": words, "marked": marked, "wide": wide}
-        )
+        about = {"name": name, "heading": heading, "words": words}
+        shown.append({**about, "marked": marked, "wide": wide})
     context = {
         **{key: clean[key] for key in ("name", "headline", "banner", "notices", "nothing")},
         "findings": list(groups.items()),
@@ -386,22 +385,20 @@ def _output_table(found: Report) -> Table | None:
     layer = found["layers"].get("w_out")
     if layer is None:
         return None
-    rows = []
-    for site, values in zip(found["sites"], layer["values"], strict=True):
-        turned = "turned round" if min(values) < 0 else ""
-        rows.append(tuple(Cell(t) for t in (site, *(f"{value:.2f}" for value in values), turned)))
-    return Table(
+    rows = [
+        (site, *(f"{value:.2f}" for value in values), "turned round" if min(values) < 0 else "")
+        for site, values in zip(found["sites"], layer["values"], strict=True)
+    ]
+    return plain(
         "What each hospital's output layer learned: w",
         ("Hospital", *layer["columns"], "Outcome"),
-        tuple(rows),
+        rows,
         "A negative scale turns the outcome round: the hospital's labels run against everybody "
         "else's.",
     )
 
 
 def _tolerance_table(tolerance: Mapping[str, float]) -> Table | None:
-    if not tolerance:
-        return None
-    rows = tuple((Cell(TESTS[name]), Cell(f"{value:g}")) for name, value in tolerance.items())
+    rows = [(TESTS[name], f"{value:g}") for name, value in tolerance.items()]
     caption = "What counts as an ordinary difference between hospitals"
-    return Table(caption, ("Figure", "Tolerance"), rows)
+    return plain(caption, ("Figure", "Tolerance"), rows) if rows else None

@@ -29,9 +29,9 @@ from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
 from suture.report.console import cell, side_by_side
 from suture.report.shell import fill, put
-from suture.report.tables import Cell
-from suture.report.tables import Table as PageTable
 from suture.report.theme import save
+from suture.report.words import Cell
+from suture.report.words import Table as PageTable
 from suture.result import Result
 from suture.schema.record import MethodResult
 from suture.site.cohort import SiteData, load

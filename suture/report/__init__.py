@@ -2,6 +2,6 @@
 console.
 
 Every function takes the plain content of ``result.json``: nothing here can read a row or reach a
-site. `console` and `words` load quickly; `figures` and `page` load Altair, so import them where
-they are needed.
+site. `console` and `words` load quickly; `figures` and `page` load Altair, so import them where they
+are needed.
 """

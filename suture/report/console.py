@@ -7,15 +7,15 @@ escaped.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from suture.report import tables, words
+from suture.report import words
 from suture.report.words import Found, complete, delta, epsilon
 from suture.schema.record import Record
 
@@ -65,47 +65,35 @@ def summary_table(result: Mapping[str, object], wide: bool = False) -> RichTable
         table.add_column(name, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     for label, *cells, spent, up, down in rows:
         bold = "bold red" if spent.text == "none" else ""
-        shown = [Text(c.text + _half(c), style="bold" if c.best else "") for c in cells]
+        shown = []
+        for cell in cells:  # half of the interval stands on a second line
+            half = "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
+            shown.append(Text(cell.text + half, style="bold" if cell.best else ""))
         last = [Text(spent.text, style=bold), Text(up.text), Text(down.text)]
         table.add_row(Text(label.text), *shown, *last)
     return table
 
 
 def privacy_panel(result: Record) -> Panel:
-    """What is proven at each hospital under the study's method, or that nothing is.
-
-    >>> privacy_panel(complete({"methods": {"a": {}}})).title
-    'Privacy: none'
-    """
+    """What is proven at each hospital under the study's method, or that nothing is."""
     method = words.primary(result)
     if not words.protected(method):
         text, title = Text(words.NO_PRIVACY), "Privacy: none"
         return Panel(text, title=title, border_style="red", title_align="left")
     first, _, more = method["privacy"]["statement"].strip().partition("\n\n")
     parts: list[RenderableType] = [Text(first), Text("")] if first else []
-    if (found := tables.promises(result)) is not None:
+    if (found := words.promises(result)) is not None:
         parts.append(_rich(found))
     elif not first:
         parts.append(Text(words.headline(result)))
     if more.strip():
-        parts.append(
-            Text(
-                "The whole statement, with what is taken as public and what is not covered, is in "
-                "the report."
-            )
-        )
+        rest = "The whole statement, with what is taken as public and what is not covered, is in"
+        parts.append(Text(f"{rest} the report."))
     return Panel(Group(*parts), title="Privacy", border_style="green", title_align="left")
 
 
 def print_result(result: Mapping[str, object], console: Console | None = None) -> None:
-    """The whole result for a terminal: sentence, summary, p-values, privacy, warnings.
-
-    >>> import io
-    >>> page = Console(file=io.StringIO(), width=100)
-    >>> print_result({"name": "demo", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}, page)
-    >>> "without differential privacy" in page.file.getvalue()
-    True
-    """
+    """The whole result for a terminal: sentence, summary, p-values, privacy, warnings."""
     console = console or Console()
     whole = complete(result)
     if terms := whole["release"]["words"]:
@@ -116,7 +104,7 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
         legend += f" ±: half of the 95 % interval over {words.repeats(whole)}."
     console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(words.headline(whole)))
-    if (compared := tables.significance(whole)) is not None:
+    if (compared := words.significance(whole)) is not None:
         console.print(_rich(compared))
     console.print(privacy_panel(whole))
     without = words.unprotected(whole)
@@ -134,11 +122,7 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
 
 
 def html_repr(result: Mapping[str, object]) -> str:
-    """The summary as one HTML table, for notebooks.
-
-    >>> html_repr({"name": "<b>", "methods": {"a": {"metrics": {"global": {"auc": 0.9}}}}}).startswith("<div")
-    True
-    """
+    """The summary as one HTML table, for notebooks."""
     whole = complete(result)
     heads, rows = _summary(whole)
     style = "padding:4px 10px;border-bottom:1px solid #d9dce1;text-align:right"
@@ -157,23 +141,39 @@ def html_repr(result: Mapping[str, object]) -> str:
     )
 
 
-def _summary(result: Record) -> tuple[list[str], list[tuple[tables.Cell, ...]]]:
+def _summary(result: Record) -> tuple[list[str], list[tuple[words.Cell, ...]]]:
     """Heads and rows of the summary: a method's quality, then its epsilon and the bytes sent.
 
     Where there are two classes, the weighted F1 is left to the report, so that the table stays
     narrow.
     """
     two = any("auc" in method["metrics"]["global"] for method in result["methods"].values())
-    quality = tables.quality(result, METRICS[:-1] if two else METRICS)
-    cost = tables.cost(result)
+    quality = words.quality(result, METRICS[:-1] if two else METRICS)
+    cost = words.cost(result)
     pairs = zip(quality.rows, cost.rows, strict=True)
     rows = [(*first, second[1], second[3], second[4]) for first, second in pairs]
     return [*quality.heads, cost.heads[1], cost.heads[3], cost.heads[4]], rows
 
 
-def _half(cell: tables.Cell) -> str:
-    """Half of the interval, on a second line."""
-    return "" if cell.half is None else f"\n±{cell.half:.3f}".replace("±0.", "±.")
+def grid(
+    table: RichTable,
+    heads: Iterable[str | Text],
+    rows: Iterable[Iterable[str | Text]],
+    left: Collection[int] = (0,),
+    fold: bool = False,
+) -> RichTable:
+    """Fill a table: the columns numbered in ``left`` read from the left, the others are figures."""
+    for i, head in enumerate(heads):
+        side: JustifyMethod = "left" if i in left else "right"
+        table.add_column(head, justify=side, overflow="fold" if fold else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def titled(title: str | Text) -> RichTable:
+    """An empty table under a title at its left."""
+    return RichTable(title=title, title_justify="left")
 
 
 def _simple(title: str, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
@@ -183,20 +183,17 @@ def _simple(title: str, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
     )
 
 
-def _rich(found: tables.Table) -> RichTable:
-    table = _simple(found.caption)
-    for i, head in enumerate(found.heads):
-        name = Text(SHORT.get(head, head))
-        table.add_column(name, justify="right" if i else "left", overflow="fold")
-    for row in found.rows:
-        table.add_row(*(Text(cell.text) for cell in row))
+def _rich(found: words.Table) -> RichTable:
+    heads = (Text(SHORT.get(head, head)) for head in found.heads)
+    rows = ([Text(cell.text) for cell in row] for row in found.rows)
+    table = grid(_simple(found.caption), heads, rows, fold=True)
     if found.remark:
         table.caption = Text(found.remark)
         table.caption_justify = "left"
     return table
 
 
-def _html_cell(cell: tables.Cell, style: str) -> str:
+def _html_cell(cell: words.Cell, style: str) -> str:
     text = html.escape(cell.text)
     text = f"<strong>{text}</strong>" if cell.best else text
     if cell.note:
@@ -230,19 +227,15 @@ def print_plan(found: Found, console: Console | None = None) -> None:
     asked = next(
         key for key, value in found.items() if isinstance(value, Mapping) and "pld" in value
     )
-    names = list(found[asked])
-    table = RichTable(title=f"{asked}, by accountant", title_justify="left")
-    table.add_column("hospital")
-    for name in names:
-        table.add_column(ACCOUNTANTS.get(name, name), justify="right")
-    hospitals = found.get("hospitals", [])
+    names, hospitals, rows = list(found[asked]), found.get("hospitals", []), []
     for hospital in hospitals:
         patients = hospital.get("patients")
         label = f"{patients:,} patients" if isinstance(patients, int) else "hospital"
-        table.add_row(label, *(_number(hospital[asked].get(name)) for name in names))
+        rows.append((label, *(_number(hospital[asked].get(name)) for name in names)))
     if len(hospitals) != 1:
-        table.add_row("all (the worst governs)", *map(_number, found[asked].values()))
-    console.print(table)
+        rows.append(("all (the worst governs)", *map(_number, found[asked].values())))
+    heads = ("hospital", *(ACCOUNTANTS.get(name, name) for name in names))
+    console.print(grid(titled(f"{asked}, by accountant"), heads, rows))
     _say(console, f"unit: {found['unit']}; neighbours: {found['neighbours']}")
     _say(console, f"sampling: {found['sampling']}")
 
@@ -251,12 +244,8 @@ def print_history(found: Found, console: Console | None = None) -> None:
     """Epsilon by round; a star marks where the square-root rule promises more than is proven."""
     console = console or Console()
     title = f"{OVER_ROUNDS} (delta {found['delta']:g})"
-    table = RichTable(title=title, title_justify="left")
-    for head in ("round", *COMPOSITIONS.values()):
-        table.add_column(head, justify="right")
-    for row in found["rows"]:
-        table.add_row(f"{row['round']:,}", *epsilons(row))
-    console.print(table)
+    rows = ((f"{row['round']:,}", *epsilons(row)) for row in found["rows"])
+    console.print(grid(titled(title), ("round", *COMPOSITIONS.values()), rows, left=()))
     if "rounds_that_fit" in found:
         _say(console, f"rounds within epsilon {found['budget']:g}: {rounds_that_fit(found)}")
     noise, rate = found["noise"], found["sampling_rate"]
@@ -287,14 +276,14 @@ def print_safe(found: Found, console: Console | None = None) -> None:
         f"Smallest epsilon at which the flag (rate above {found['threshold']:.3g}) is right with "
         f"probability {found['reliability']:g}"
     )
-    table = RichTable(title=title, title_justify="left")
-    for name in ("", "classical Gaussian", "analytic Gaussian", "best possible, any epsilon"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "classical Gaussian", "analytic Gaussian", "best possible, any epsilon")
     alone, sampled = found["without_sampling_error"], found["with_sampling_error"]
-    for part, text in ((alone, "noise alone"), (sampled, "noise and sampling error")):
-        cells = [_safe(part[name]) for name in ("classical", "analytic")]
-        table.add_row(text, *cells, f"{part['best_possible']:.1%}")
-    console.print(table)
+    parts = {"noise alone": alone, "noise and sampling error": sampled}
+    rows = (
+        (text, _safe(part["classical"]), _safe(part["analytic"]), f"{part['best_possible']:.1%}")
+        for text, part in parts.items()
+    )
+    console.print(grid(titled(title), heads, rows))
     _say(
         console,
         f"{found['patients']:,} patients, true rate {found['rate']:.3g}: "
@@ -323,15 +312,12 @@ def _safe(answer: Found | None) -> str:
 
 def print_bench(found: Found, console: Console | None = None) -> None:
     """Ratios first, then what could not be measured and why."""
-    console = _wide(console)
-    title = "How many times faster Suture is, measured side by side"
-    table = RichTable(title=title, title_justify="left")
-    table.add_column("comparison")
-    table.add_column("figure", justify="right")
+    console, rows = _wide(console), []
     for key, text in BENCHES.items():
         value, unit = found.get(key), " s" if key.endswith("seconds") else " x"
-        table.add_row(text, "not measured" if value is None else f"{value:,.1f}{unit}")
-    console.print(table)
+        rows.append((text, "not measured" if value is None else f"{value:,.1f}{unit}"))
+    title = "How many times faster Suture is, measured side by side"
+    console.print(grid(titled(title), ("comparison", "figure"), rows))
     skipped = found.get("skipped") or {}
     reasons = skipped.values() if isinstance(skipped, Mapping) else skipped
     _say(console, *(f"skipped: {reason}" for reason in reasons))
@@ -342,14 +328,10 @@ def print_interop(found: Found, written: Sequence[str], console: Console | None 
     console = _wide(console)
     _say(console, found["headline"], style="bold")
     if found["findings"]:
-        table = _simple("")
         keys = {"hospital": "site", "feature": "label", "what": "kind", "direction": "direction",
                 "ask": "ask"}  # fmt: skip
-        for head in keys:
-            table.add_column(head, overflow="fold")
-        for item in found["findings"]:
-            table.add_row(*(Text(str(item[key])) for key in keys.values()))
-        console.print(table)
+        rows = ([Text(str(item[key])) for key in keys.values()] for item in found["findings"])
+        console.print(grid(_simple(""), keys, rows, left=range(len(keys)), fold=True))
     _say(console, *(f"- {notice}" for notice in found["notices"]))
     _list_files(console, written)
 
@@ -369,31 +351,27 @@ def print_join(found: Found, console: Console | None = None) -> None:
 
 def print_ledger(found: Found, console: Console | None = None) -> None:
     """A ledger: accounts first, then every row."""
-    console = console or Console()
-    console = console if console.is_terminal else Console(width=150)
-    accounts = RichTable(
-        title=Text(f"Site {found['site']}: accounts"), title_justify="left", box=box.SIMPLE_HEAD
-    )
-    for head in ("account", "ε spent", "ε budget", "δ", "releases", "rounds"):
-        side = head in ("account", "rounds")
-        accounts.add_column(head, justify="left" if side else "right", overflow="fold")
+    console, total = _wide(console, 150), found["total"]
+    accounts: list[Sequence[str | Text]] = []
     for item in found["accounts"]:
         figures = (epsilon(item["epsilon"]), epsilon(item["budget"]), delta(item["delta"]))
-        accounts.add_row(Text(item["account"]), *figures, f"{item['releases']:,}", item["rounds"])
-    total = found["total"]
-    spent, budget = epsilon(total["epsilon"]), epsilon(found["lifetime"])
-    accounts.add_row("all together", spent, budget, delta(total["delta"]), "", "")
-    console.print(accounts)
-    rows = RichTable(box=box.SIMPLE_HEAD)
-    for head in ("entry", "time", "study", "round", "what", "event", "ε so far"):
-        side = head not in ("entry", "round", "ε so far")
-        rows.add_column(head, justify="left" if side else "right", overflow="fold")
+        releases = f"{item['releases']:,}"
+        accounts.append((Text(item["account"]), *figures, releases, item["rounds"]))
+    figures = (epsilon(total["epsilon"]), epsilon(found["lifetime"]), delta(total["delta"]))
+    accounts.append(("all together", *figures, "", ""))
+    heads = ("account", "ε spent", "ε budget", "δ", "releases", "rounds")
+    table = titled(Text(f"Site {found['site']}: accounts"))
+    table.box = box.SIMPLE_HEAD
+    console.print(grid(table, heads, accounts, left=(0, 5), fold=True))
+    rows: list[list[str | Text]] = []
     for row in found["rows"]:
         spent = epsilon(row["epsilon"]) if row["kind"] == "release" else ""
-        round_ = "" if row["round"] is None else str(row["round"])
+        round_ = "" if row["round"] is None else row["round"]
         cells = (row["entry"], row["time"][:19], row["study"], round_, row["what"], row["event"])
-        rows.add_row(*(Text(str(cell)) for cell in cells), spent)
-    console.print(rows)
+        rows.append([*(Text(str(cell)) for cell in cells), spent])
+    columns = ("entry", "time", "study", "round", "what", "event", "ε so far")
+    entries = RichTable(box=box.SIMPLE_HEAD)
+    console.print(grid(entries, columns, rows, left=(1, 2, 4, 5), fold=True))
 
 
 def print_reproduction(found: Found, console: Console | None = None) -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from suture.report import tables, words
+from suture.report import words
 from suture.report.figures import figures_of
 from suture.report.shell import fill, put
-from suture.schema.record import Record, Reference, Statement
+from suture.schema.record import Record, Statement
 
 CAPTIONS = {
     "comparison": "How the methods compare on held-out patients.",
@@ -31,23 +31,12 @@ SOURCES = {
 
 
 def write(result: Mapping[str, object], path: Path) -> None:
-    """Write the page; whoever has the old one open never sees half of the new one.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write({"name": "demo", "methods": {"fedavg": {"label": "FedAvg"}}}, Path(folder) / "report.html")
-    ...     "No differential privacy" in (Path(folder) / "report.html").read_text(encoding="utf-8")
-    True
-    """
+    """Write the page; whoever has the old one open never sees half of the new one."""
     put(render(result), path)
 
 
 def render(result: Mapping[str, object]) -> str:
-    """The page as text.
-
-    >>> "<script>alert" in render({"name": "<script>alert(1)</script>", "methods": {"a": {}}})
-    False
-    """
+    """The page as text."""
     whole = words.complete(result)
     return fill("page.html", _context(whole), figures_of(whole), CAPTIONS, whole["name"])
 
@@ -64,20 +53,23 @@ def _context(result: Record) -> dict[str, object]:
         "banner": " ".join(filter(None, (result["release"]["words"], _unprotected_words(result)))),
         "warnings": [*_overspent(result), *words.merged_notes(map(str, result["warnings"]))],
         "shown_warnings": words.SHOWN,
-        "quality": tables.quality(result, tables.QUALITY, quality),
-        "care": tables.quality(result, tables.CARE, "Clinical threshold, calibration and loss"),
-        "cost": tables.cost(result),
-        "significance": tables.significance(result),
-        "hospital_table": tables.hospital_metrics(result),
-        "subgroups": tables.subgroups(result),
-        "gaps": tables.gaps(result),
+        "quality": words.quality(result, words.QUALITY, quality),
+        "care": words.quality(result, words.CARE, "Clinical threshold, calibration and loss"),
+        "cost": words.cost(result),
+        "significance": words.significance(result),
+        "hospital_table": words.hospital_metrics(result),
+        "subgroups": words.subgroups(result),
+        "gaps": words.gaps(result),
         "stopped": [f"{label}: {why}" for label, why in stops.items() if why],
         "method_label": names.get(result["method"], ""),
         "protected": words.protected(method),
-        "promises": tables.promises(result),
+        "promises": words.promises(result),
         **_privacy_words(method["privacy"]),
         "source": SOURCES.get(result["cohort"]["source"], ""),
-        "references": [_reference(found) for found in result["references"]],
+        "references": [
+            f"{found['authors']} ({found['year']}). {found['title']}. {found['where']}."
+            for found in result["references"]
+        ],
         "footer": _footer(result),
         "no_privacy": words.NO_PRIVACY,
     }
@@ -95,23 +87,19 @@ def _privacy_words(privacy: Statement) -> dict[str, object]:
         "Proven, worst hospital": proven,
         "Source of noise": privacy["noise_source"],
     }
-    # A paragraph that only strings together the items of a list below it is left to the list.
-    paragraphs = [text.strip() for text in privacy["statement"].split("\n\n") if text.strip()]
+    listed = {"; ".join(items) for items in (public, not_covered) if items}
+    paragraphs = []
+    for text in filter(None, map(str.strip, privacy["statement"].split("\n\n"))):
+        # A paragraph that only strings together the items of a list below it is left to the list.
+        lead, _, rest = text.partition(": ")
+        if len(lead) >= 40 or rest.rstrip(".") not in listed:
+            paragraphs.append(text)
     return {
         "facts": [(name, value) for name, value in facts.items() if value],
-        "statement": [
-            text
-            for text in paragraphs
-            if not any(items and _only_lists(text, items) for items in (public, not_covered))
-        ],
+        "statement": paragraphs,
         "public": public,
         "not_covered": not_covered,
     }
-
-
-def _only_lists(paragraph: str, items: list[str]) -> bool:
-    lead, _, rest = paragraph.partition(": ")
-    return len(lead) < 40 and rest.rstrip(".") == "; ".join(items)
 
 
 def _unprotected_words(result: Record) -> str:
@@ -135,10 +123,6 @@ def _overspent(result: Record) -> list[str]:
             above = f"is above the study's budget of {budget:g}."
             found.append(f"{label}: the proven ε of {words.epsilon(spent)} {above}")
     return found
-
-
-def _reference(found: Reference) -> str:
-    return f"{found['authors']} ({found['year']}). {found['title']}. {found['where']}."
 
 
 def _footer(result: Record) -> list[tuple[str, str]]:

@@ -11,20 +11,14 @@ import altair as alt
 from suture.errors import StudyError
 from suture.report.console import COMPOSITIONS, OVER_ROUNDS, epsilons, rounds_that_fit
 from suture.report.shell import fill, put
-from suture.report.tables import plain
 from suture.report.theme import PALETTE, QUIET, Figure, finish, save, table
-from suture.report.words import Found
+from suture.report.words import Found, plain
 
 _COLOURS = {"basic": PALETTE[7], "sqrt_rule": PALETTE[1], "rdp": PALETTE[2], "pld": PALETTE[0]}
 
 
 def over_rounds(found: Found) -> Figure:
-    """Epsilon against the round, one line per way of adding up; dashed is the one without a proof.
-
-    >>> rows = [{"round": r, "basic": 1.0 * r, "sqrt_rule": r**0.5, "rdp": 1.1, "pld": 1.0} for r in (1, 2, 4)]
-    >>> over_rounds({"rows": rows, "delta": 1e-5}).to_dict()["title"]["text"]
-    'Privacy spent over the rounds'
-    """
+    """Epsilon against the round, one line per way of adding up; dashed is the one without a proof."""
     rows = [
         {"round": row["round"], "way": text, "epsilon": row[way]}
         for row in found["rows"]
@@ -56,12 +50,7 @@ def over_rounds(found: Found) -> Figure:
 
 
 def reliability(curves: Sequence[Found], threshold: float, target: float) -> Figure:
-    """How often a safety flag is right against epsilon, one line per site size.
-
-    >>> point = {"site": "4,000 patients", "epsilon": 1.0, "right": 0.9, "mechanism": "analytic"}
-    >>> reliability([point], 0.01, 0.95).to_dict()["title"]["text"]
-    'How often the safety flag is right'
-    """
+    """How often a safety flag is right against epsilon, one line per site size."""
     order = list(dict.fromkeys(row["site"] for row in curves))
     kinds = list(dict.fromkeys(row["mechanism"] for row in curves))
     colours = alt.Scale(domain=order, range=list(PALETTE[: len(order)]))

@@ -38,33 +38,19 @@ NOT_COVERED = (
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table: column heads, rows of text, a closing remark."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    remark: str = ""
-
-
-@dataclass(frozen=True)
 class Section:
-    """A heading, paragraphs, a table, and lists side by side."""
+    """A heading, paragraphs, a table (where it has rows), and lists side by side."""
 
     title: str
     paragraphs: tuple[str, ...] = ()
-    table: Grid | None = None
+    heads: tuple[str, ...] = ()
+    rows: Sequence[Sequence[str]] = ()
+    remark: str = ""
     lists: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
 def render(found: Found, *, written: str) -> str:
-    """The page as text, from a ledger's overview; ``written`` is the moment of writing.
-
-    >>> page = render({"site": "<b>", "entries": 0, "head": "00", "first": None, "last": None, "releases": 0,
-    ...     "accounts": [], "total": {"epsilon": 0.0, "delta": 1e-5, "accountant": "pld"}, "lifetime": None,
-    ...     "admitted": [], "refused": [], "consent": [], "erased": 0}, written="2026-11-15T20:30:00Z")
-    >>> "<script" in page, "&lt;b&gt;" in page
-    (False, True)
-    """
+    """The page as text, from a ledger's overview; ``written`` is the moment of writing."""
     found = tidy(found)
     total, accounts = found["total"], found["accounts"]
     open_ = [item["account"] for item in accounts if item["epsilon"] is None and item["releases"]]
@@ -116,18 +102,13 @@ def _headline(found: Found) -> str:
 
 def _studies(accounts: Sequence[Found]) -> Section:
     largest = sorted(accounts, key=lambda item: -(finite(item["epsilon"]) or math.inf))
-    rows = tuple(
-        (
-            item["account"],
-            epsilon(item["epsilon"]) if item["releases"] else "0",
-            epsilon(item["budget"]),
-            delta(item["delta"]),
-            str(ACCOUNTANTS.get(item["accountant"], item["accountant"])),
-            f"{item['releases']:,}",
-            _days(item),
-        )
+    rows = [
+        (item["account"], epsilon(item["epsilon"]) if item["releases"] else "0",
+         epsilon(item["budget"]), delta(item["delta"]),
+         str(ACCOUNTANTS.get(item["accountant"], item["accountant"])),
+         f"{item['releases']:,}", _days(item))
         for item in largest[:MOST_ROWS]
-    )
+    ]  # fmt: skip
     more = len(accounts) - len(rows)
     remark = (
         "ε is rounded up. A budget is fixed before rows are read, and each release is charged "
@@ -135,7 +116,7 @@ def _studies(accounts: Sequence[Found]) -> Section:
     )
     remark += f" And {more:,} more accounts; the exported ledger lists all." if more else ""
     heads = ("Study / method", "ε spent", "ε budget", "δ", "Accountant", "Releases", "Dates")
-    return Section("What each study spent", table=Grid(heads, rows, remark) if rows else None)
+    return Section("What each study spent", heads=heads, rows=rows, remark=remark)
 
 
 def _days(item: Found) -> str:
@@ -150,13 +131,12 @@ def _day(value: object) -> str:
 
 
 def _gate(found: Found) -> Section:
-    charters = {
-        (item["protocol"], item["charter"], item["expires"], item["study"])
-        for item in found["admitted"]
-    }
+    keys = ("protocol", "charter", "expires", "study")
     admitted = [
         f"{study}: ethics protocol {protocol}, valid until {expires}, charter {digest}"
-        for protocol, digest, expires, study in sorted(charters)
+        for protocol, digest, expires, study in sorted(
+            {tuple(item[key] for key in keys) for item in found["admitted"]}
+        )
     ]
     refused = [
         f"{_day(item['time'])}, {item['study']}: {', '.join(item['why'])}"
@@ -200,32 +180,20 @@ def _meaning(worst: float | None, delta_: float) -> Section:
 
 
 def render_certificate(found: Found) -> str:
-    """The certificate of erasure as a page.
-
-    >>> page = render_certificate({"site": "boston", "written": "2026-11-15T20:30:00Z", "erased": "2026-11-15T20:30:00Z",
-    ...     "tombstone": "00ff", "entry": 3, "hash": "ab", "studies": [], "statement": ["Gone."], "retraining": None,
-    ...     "total": {"epsilon": 0.0, "delta": 1e-5, "accountant": "pld"}})
-    >>> "Certificate of erasure" in page, "00ff" in page
-    (True, True)
-    """
+    """The certificate of erasure as a page."""
     found = tidy(found)
     total, studies = found["total"], found["studies"]
     drawn = [item["part"].startswith("may") for item in studies]
-    rows = tuple(
-        (
-            item["account"],
-            (item["rounds"] or NONE) if may else "none (held out)",
-            f"{item['releases']:,}",
-            epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
-            delta(item["delta"]),
-            _days(item),
-        )
+    rows = [
+        (item["account"], (item["rounds"] or NONE) if may else "none (held out)",
+         f"{item['releases']:,}", epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
+         delta(item["delta"]), _days(item))
         for item, may in zip(studies, drawn, strict=True)
-    )
+    ]  # fmt: skip
     heads = ("Study / method", "Rounds they may have been drawn in", "Releases", "ε", "δ", "Dates")
     remark = "Who was drawn in a round is part of the secret noise, and is not recorded. ε is rounded up."
     sections = [
-        Section("What was released before", table=Grid(heads, rows, remark) if rows else None),
+        Section("What was released before", heads=heads, rows=rows, remark=remark),
         Section("What this means", tuple(found["statement"])),
     ]
     if retraining := found.get("retraining"):

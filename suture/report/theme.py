@@ -20,7 +20,7 @@ from suture.report.words import hospitals, labels
 from suture.schema.record import Record
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#8C8C8C")
-INK, QUIET, RULE = "#1b1b1b", "#5f6368", "#d9dce1"
+INK, QUIET = "#1b1b1b", "#5f6368"
 FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', sans-serif"
 VEGALITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
@@ -30,12 +30,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 def method_colours(result: Record) -> alt.Scale:
-    """A method has one colour in every figure; the study's own has the first.
-
-    >>> from suture.report.words import complete
-    >>> method_colours(complete({"methods": {"a": {}, "b": {}}, "method": "b"})).to_dict()["range"]
-    ['#D55E00', '#0072B2']
-    """
+    """A method has one colour in every figure; the study's own has the first."""
     names, first = labels(result), result["method"]
     order = [first, *(key for key in names if key != first)]
     colour = {key: PALETTE[i % len(PALETTE)] for i, key in enumerate(order)}
@@ -43,12 +38,7 @@ def method_colours(result: Record) -> alt.Scale:
 
 
 def hospital_colours(result: Record) -> alt.Scale | None:
-    """A hospital has one colour in every figure; None where there are too many hospitals.
-
-    >>> from suture.report.words import complete
-    >>> hospital_colours(complete({"cohort": {"sites": {"boston": {}}}})).to_dict()["range"]
-    ['#0072B2']
-    """
+    """A hospital has one colour in every figure; None where there are too many hospitals."""
     names = hospitals(result)
     if not 0 < len(names) <= len(PALETTE):
         return None
@@ -91,11 +81,7 @@ def table(rows: Rows) -> alt.InlineData:
 
 
 def finish(chart: Figure, title: str, subtitle: str = "") -> Figure:
-    """Title and style of a finished figure (only the top of a Vega-Lite figure has a style).
-
-    >>> finish(alt.Chart(table([])).mark_point(), "Sizes").to_dict()["title"]["text"]
-    'Sizes'
-    """
+    """Title and style of a finished figure (only the top of a Vega-Lite figure has a style)."""
     heading = {"text": title, "anchor": "start", "frame": "group"}
     if subtitle:
         heading["subtitle"] = subtitle
@@ -121,16 +107,8 @@ _STYLE = alt.Config(
 )  # fmt: skip
 
 
-def save(chart: Figure, path: Path, scale: float = 2.0) -> None:
-    """Write a figure as PNG (``scale`` times screen size) or SVG; needs no browser or network.
-
-    >>> import tempfile
-    >>> chart = finish(alt.Chart(table([{"x": 1}])).mark_point().encode(x="x:Q"), "One point")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(chart, Path(folder) / "point.svg")
-    ...     (Path(folder) / "point.svg").read_text().startswith("<svg")
-    True
-    """
+def save(chart: Figure, path: Path) -> None:
+    """Write a figure as PNG (twice its size on a screen) or SVG; needs no browser or network."""
     kind = path.suffix.lower()
     if kind not in (".png", ".svg"):
         raise StudyError(
@@ -138,6 +116,6 @@ def save(chart: Figure, path: Path, scale: float = 2.0) -> None:
         )
     spec = chart.to_dict()
     if kind == ".png":
-        path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=scale))
+        path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=2.0))
     else:
         path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGALITE), encoding="utf-8")

@@ -1,5 +1,5 @@
-"""How a result is put into words and numbers: shared by page, figures and console, so that they
-never disagree.
+"""How a result is put into words, numbers and tables: shared by page, figures, notebook and console,
+so that they never disagree.
 
 A result is untrusted text (study and hospital names are the user's), and any section but ``name``
 and ``methods`` may be missing: `complete` makes it safe to show and fills in what is missing.
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
-from suture.schema.record import Intervals, MethodResult, Plain, Record
+from suture.schema.record import Intervals, MethodResult, Metrics, Plain, Record
 
 Tree = TypeVar("Tree")
 Found = Mapping[str, Any]
@@ -37,6 +38,17 @@ METRICS = {
     "f1_weighted": "F1, weighted",
     "f1_macro": "F1, macro",
 }
+QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo",
+           "f1_weighted", "f1_macro")  # fmt: skip
+CARE = ("recall_at_90_specificity", "ece", "brier", "loss")
+GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece")
+GAPS = {
+    "parity_gap": "Share called positive",
+    "odds_gap": "Equalised odds",
+    "opportunity_gap": "True-positive rate",
+    "worst_accuracy": "Accuracy of the worst group",
+}
+MOST_ROWS = 30
 LOWER_IS_BETTER = frozenset({"ece", "brier", "loss"})
 NONE = "–"
 NO_PRIVACY = (
@@ -162,46 +174,33 @@ def part(tree: object, *keys: str) -> dict[str, Any]:
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or None where it is missing, not a number, or infinite.
-
-    >>> finite(1), finite(None), finite(float("nan")), finite("0.9")
-    (1.0, None, None, None)
-    """
+    """The value as a float, or None where it is missing, not a number, or infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def number(value: object, digits: int = 3) -> str:
-    """A metric for people: three decimals, a dash where undefined.
-
-    >>> number(0.95712), number(None)
-    ('0.957', '–')
-    """
+def number(value: object, digits: int = 3, sign: str = "") -> str:
+    """A metric for people: three decimals, a dash where undefined."""
     found = finite(value)
-    return NONE if found is None else f"{found:.{digits}f}"
+    return NONE if found is None else f"{found:{sign}.{digits}f}"
+
+
+def signed(value: object, digits: int = 3) -> str:
+    """A difference with its sign."""
+    return number(value, digits, "+").replace("-", "−")
 
 
 def count(value: object) -> str:
-    """A whole number with commas.
-
-    >>> count(13130), count(None)
-    ('13,130', '–')
-    """
+    """A whole number with commas."""
     found = finite(value)
     return NONE if found is None else f"{round(found):,}"
 
 
-def span(ends: Iterable[object] | None, digits: int = 3) -> str:
-    """An interval, or nothing.
-
-    >>> span([0.951, 0.9634]), span(None)
-    ('0.951 to 0.963', '')
-    """
+def span(ends: Iterable[object] | None) -> str:
+    """An interval, or nothing."""
     found = [finite(end) for end in ends or ()]
-    if len(found) != 2 or None in found:
-        return ""
-    return " to ".join(f"{end:.{digits}f}" for end in found)
+    return "" if len(found) != 2 or None in found else " to ".join(map(number, found))
 
 
 def bounds(intervals: Intervals, name: str) -> list[float] | None:
@@ -227,11 +226,7 @@ def epsilon(value: object) -> str:
 
 
 def delta(value: object) -> str:
-    """A delta in short scientific form.
-
-    >>> delta(1e-5), delta(2.5e-6)
-    ('1e-5', '2.5e-6')
-    """
+    """A delta in short scientific form."""
     found = finite(value)
     if found is None:
         return NONE
@@ -240,31 +235,13 @@ def delta(value: object) -> str:
 
 
 def p_value(value: object) -> str:
-    """A p-value as journals print it.
-
-    >>> p_value(0.00002), p_value(0.0412), p_value(None)
-    ('< 0.001', '0.041', '–')
-    """
+    """A p-value as journals print it."""
     found = finite(value)
     return "< 0.001" if found is not None and found < 0.001 else number(found)
 
 
-def signed(value: object, digits: int = 3) -> str:
-    """A difference with its sign.
-
-    >>> signed(0.0123), signed(-0.004)
-    ('+0.012', '−0.004')
-    """
-    found = finite(value)
-    return NONE if found is None else f"{found:+.{digits}f}".replace("-", "−")
-
-
 def size(value: object) -> str:
-    """Bytes for people (1 kB = 1,000 bytes).
-
-    >>> size(512), size(1_234_567), size(None)
-    ('512 B', '1.2 MB', '–')
-    """
+    """Bytes for people (1 kB = 1,000 bytes)."""
     found = finite(value)
     if found is None:
         return NONE
@@ -276,11 +253,7 @@ def size(value: object) -> str:
 
 
 def duration(value: object) -> str:
-    """Seconds for people.
-
-    >>> duration(3.21), duration(192)
-    ('3.2 s', '3 min 12 s')
-    """
+    """Seconds for people."""
     found = finite(value)
     if found is None:
         return NONE
@@ -288,11 +261,7 @@ def duration(value: object) -> str:
 
 
 def moment(value: object) -> str:
-    """A date for people; text that is not a date is passed on as it is.
-
-    >>> moment("2026-11-15T20:30:00Z"), moment("yesterday")
-    ('15 November 2026, 20:30 UTC', 'yesterday')
-    """
+    """A date for people; text that is not a date is passed on as it is."""
     try:
         found = datetime.fromisoformat(str(value))
     except ValueError:
@@ -302,13 +271,8 @@ def moment(value: object) -> str:
 
 
 def repeats(result: Record) -> str:
-    """What a result's intervals are taken over.
-
-    >>> repeats(complete({"study": {"evaluation": {"folds": 5}}})), repeats(complete({}))
-    ('folds', 'seeds')
-    """
-    evaluation = result["study"].get("evaluation")
-    folds = evaluation.get("folds") if isinstance(evaluation, dict) else None
+    """What a result's intervals are taken over."""
+    folds = part(result["study"], "evaluation").get("folds")
     return "folds" if (finite(folds) or 0) > 1 else "seeds"
 
 
@@ -330,23 +294,14 @@ def labels(result: Record) -> dict[str, str]:
 
 
 def protected(method: MethodResult) -> bool:
-    """True only if a finite epsilon is stated for the method and for every hospital it lists.
-
-    >>> def private(**statement): return protected(primary(complete({"methods": {"m": {"privacy": statement}}})))
-    >>> private(epsilon=8.0, sites={"a": 7.9}), private(epsilon=None), private(epsilon=8.0, sites={"a": None})
-    (True, False, False)
-    """
+    """True only if a finite epsilon is stated for the method and for every hospital it lists."""
     privacy = method["privacy"]
     every = (privacy["epsilon"], *privacy["sites"].values())
     return privacy["protected"] and None not in every
 
 
 def unprotected(result: Record) -> list[str]:
-    """Labels of the methods that ran without differential privacy.
-
-    >>> unprotected(complete({"methods": {"a": {"privacy": {"epsilon": 1.0}}, "b": {}}}))
-    ['b']
-    """
+    """Labels of the methods that ran without differential privacy."""
     return [name for key, name in labels(result).items() if not protected(result["methods"][key])]
 
 
@@ -357,12 +312,7 @@ def worst_hospital(method: MethodResult) -> str:
 
 
 def hospitals(result: Record) -> list[str]:
-    """Every hospital named by the cohort or by a method's metrics, in the order first met.
-
-    >>> method = {"metrics": {"sites": {"x": {}, "y": {}}}}
-    >>> hospitals(complete({"methods": {"a": method}, "cohort": {"sites": {"z": {}, "x": {}}}}))
-    ['z', 'x', 'y']
-    """
+    """Every hospital named by the cohort or by a method's metrics, in the order first met."""
     names = dict.fromkeys(result["cohort"]["sites"])
     for method in result["methods"].values():
         names |= dict.fromkeys(method["metrics"]["sites"])
@@ -370,11 +320,7 @@ def hospitals(result: Record) -> list[str]:
 
 
 def headline(result: Record) -> str:
-    """The result in one sentence.
-
-    >>> headline(complete({"methods": {"fedavg": {"metrics": {"global": {"auc": 0.95}}}}}))
-    'fedavg reaches AUC 0.950 on held-out patients, without differential privacy.'
-    """
+    """The result in one sentence."""
     method = primary(result)
     metric, value = leading_metric(method)
     where = ""
@@ -395,11 +341,7 @@ def headline(result: Record) -> str:
 
 
 def leading_metric(method: MethodResult) -> tuple[str, float | None]:
-    """The metric that leads summaries: AUC where it is known, else the first known one.
-
-    >>> leading_metric(primary(complete({"methods": {"a": {"metrics": {"global": {"auc": None, "f1": 0.5}}}}})))
-    ('f1', 0.5)
-    """
+    """The metric that leads summaries: AUC where it is known, else the first known one."""
     found = method["metrics"]["global"]
     for name in ("auc", "auc_ovo", *METRICS):
         if (value := found.get(name)) is not None:
@@ -408,15 +350,7 @@ def leading_metric(method: MethodResult) -> tuple[str, float | None]:
 
 
 def combined(protection: Mapping[str, Plain] | None) -> str:
-    """How the sites' updates were combined, for the foot of a page; nothing for the usual mean.
-
-    >>> combined({"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}})
-    'opened as sums under masks only; rounding moved an entry of a mean by at most 1.2e-07; 2 shortened to the norm bound'
-    >>> combined({"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "the update is not finite"}}})
-    'combined by median; rejected from oslo in 3 rounds: the update is not finite'
-    >>> combined(None)
-    ''
-    """
+    """How the sites' updates were combined, for the foot of a page; nothing for the usual mean."""
     if protection is None:
         return ""
     masked, rule = protection.get("sum") == "masked", str(protection.get("aggregation") or "mean")
@@ -427,9 +361,8 @@ def combined(protection: Mapping[str, Plain] | None) -> str:
         parts.append(f"{shortened:.0f} shortened to the norm bound")
     for site, found in _items(protection.get("rejected")):
         if isinstance(found, Mapping):
-            parts.append(
-                f"rejected from {site} in {found.get('rounds')} rounds: {found.get('why')}"
-            )
+            rounds, why = found.get("rounds"), found.get("why")
+            parts.append(f"rejected from {site} in {rounds} rounds: {why}")
     return "; ".join(parts)
 
 
@@ -441,8 +374,6 @@ def merged_notes(warnings: Iterable[str]) -> list[str]:
 
     >>> merged_notes(f"site 'h{i}': column 'bmi': {i} of 20 rows without a value" for i in range(1, 5))
     ["column 'bmi': 10 of 80 rows without a value (at 4 hospitals; most at h4: 4 of 20)"]
-    >>> merged_notes(["site 'a': column 'bmi': 1 of 20 rows without a value", "something else"])
-    ["site 'a': column 'bmi': 1 of 20 rows without a value", 'something else']
     """
     groups: dict[tuple[str, ...], list[tuple[str, int, int, str]]] = {}
     for text in warnings:
@@ -465,3 +396,203 @@ def merged_notes(warnings: Iterable[str]) -> list[str]:
             where = f"(at {len(members)} hospitals; most at {site}: {part:,} of {whole:,})"
             notes.append(f"{before}{total}{after} {where}")
     return notes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Its text, a smaller second line, whether it is its column's best, half of its interval."""
+
+    text: str
+    note: str = ""
+    best: bool = False
+    half: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, column heads, rows (the first cell heads its row) and a closing remark."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    remark: str = ""
+
+
+def plain(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = ""
+) -> Table:
+    """A table of texts only."""
+    return Table(caption, tuple(heads), tuple(tuple(map(Cell, row)) for row in rows), remark)
+
+
+def _known(found: Sequence[Metrics], names: Sequence[str]) -> list[str]:
+    """Those of the names that at least one set of metrics has a value for."""
+    return [name for name in names if any(metrics.get(name) is not None for metrics in found)]
+
+
+def quality(result: Record, names: Sequence[str], caption: str = "Held-out patients") -> Table:
+    """Methods x metrics over all hospitals, with 95 % intervals where several seeds ran."""
+    methods, keys = result["methods"], labels(result)
+    overall = {key: method["metrics"]["global"] for key, method in methods.items()}
+    names = _known(list(overall.values()), names)
+    best = {name: _best(list(overall.values()), name) for name in names}
+    rows = []
+    for key, label in keys.items():
+        between = methods[key]["metrics"]["intervals"]["global"]
+        own = key == result["method"] and len(keys) > 1
+        cells = [Cell(label, "the study's method" if own else "")]
+        for name in names:
+            value, ends = overall[key].get(name), between.get(name)
+            half = (ends[1] - ends[0]) / 2.0 if ends and span(ends) else None
+            wins = value is not None and value == best[name]
+            cells.append(Cell(number(value), span(bounds(between, name)), wins, half))
+        rows.append(tuple(cells))
+    remarks = ["Bold: the best mean of a column."] if len(keys) > 1 else []
+    if any(cell.note for row in rows for cell in row[1:]):
+        remarks.append(f"Second line: 95 % interval over {repeats(result)}.")
+    if lower := [METRICS[name] for name in names if name in LOWER_IS_BETTER]:
+        remarks.append(f"Lower is better: {', '.join(lower)}.")
+    heads = ("Method", *(METRICS[name] for name in names))
+    return Table(caption, heads, tuple(rows), " ".join(remarks))
+
+
+def _best(found: Sequence[Metrics], name: str) -> float | None:
+    """The best value; None where there is nothing to compare with."""
+    values = [value for metrics in found if (value := metrics.get(name)) is not None]
+    if len(values) < 2:
+        return None
+    return min(values) if name in LOWER_IS_BETTER else max(values)
+
+
+def cost(result: Record) -> Table:
+    """Methods x what they cost: proven epsilon at the worst hospital, bytes, rounds, time."""
+    rows = []
+    for key, label in labels(result).items():
+        method = result["methods"][key]
+        privacy, sent, private = method["privacy"], method["communication"], protected(method)
+        planned, done = method["rounds_planned"], method["rounds_done"]
+        short = f"of {count(planned)} planned" if planned is not None and planned != done else ""
+        spent = Cell(epsilon(privacy["epsilon"]), worst_hospital(method))
+        rows.append((
+            Cell(label), spent if private else Cell("none"),
+            Cell(delta(privacy["delta"]) if private else NONE), Cell(size(sent["bytes_up"])),
+            Cell(size(sent["bytes_down"])), Cell(count(sent["rounds"] if done is None else done), short),
+            Cell(duration(method["seconds"])),
+        ))  # fmt: skip
+    heads = ("Method", "ε proven, worst hospital", "δ", "Sent by hospitals", "Sent to hospitals",
+             "Rounds", "Time")  # fmt: skip
+    remark = "Sent: all hospitals and rounds together; 1 MB = 1,000,000 bytes."
+    if any(row[1].text != "none" for row in rows):
+        remark = f"ε is rounded up. {remark}"
+    return Table("Privacy and cost", heads, tuple(rows), remark)
+
+
+def significance(result: Record) -> Table | None:
+    """p-values of every method against the one compared with."""
+    compared, names = result["comparison"], labels(result)
+    if not compared["tests"]:
+        return None
+    rows = []
+    for key, test in compared["tests"].items():
+        cells = [names.get(key, key), signed(test.get("difference"))]
+        for kind in ("paired", "welch"):
+            found = part(test, kind)
+            cells += [signed(found.get("t"), 2).replace("+", ""), p_value(found.get("p"))]
+        rows.append(cells)
+    title = METRICS.get(compared["metric"], compared["metric"])
+    heads = ("Method", f"Difference in {title}", "t, paired", "p, paired", "t, Welch", "p, Welch")
+    against = names.get(compared["against"], compared["against"])
+    remark = (
+        f"Two-sided t-tests over {repeats(result)}, not corrected for the number of comparisons. "
+        "A dash: not defined."
+    )
+    return plain(f"{title} of each method minus that of {against}", heads, rows, remark)
+
+
+def hospital_metrics(result: Record) -> Table | None:
+    """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut."""
+    metrics = primary(result)["metrics"]
+    sites = metrics["sites"]
+    if not sites:
+        return None
+    every = list(sites.values())
+    lead = "auc" if _known(every, ["auc"]) else "auc_ovo"
+    known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
+    order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
+    names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted"))
+    rows = []
+    for site in order[:MOST_ROWS]:
+        between = span(bounds(metrics["intervals"]["sites"].get(site, {}), lead))
+        cells = [Cell(site), Cell(count(sites[site].get("rows")))]
+        cells += [Cell(number(sites[site].get(n)), between if n == lead else "") for n in names]
+        rows.append(tuple(cells))
+    label, title = labels(result)[result["method"]], METRICS[lead]
+    remark = f"{label}, lowest {title} first. A dash: not defined (one class only)."
+    if left := order[MOST_ROWS:]:
+        values = [known[site] for site in left if site in known]
+        ends = f", {title} from {number(min(values))} to {number(max(values))}" if values else ""
+        remark += f" And {len(left):,} more hospitals{ends}."
+    heads = ("Hospital", "Test rows", *(METRICS[name] for name in names))
+    return Table("Each hospital's held-out patients", heads, tuple(rows), remark)
+
+
+def subgroups(result: Record) -> list[Table]:
+    """One table per group column, one row per value, under the study's method."""
+    groups = primary(result)["metrics"]["groups"]
+    return [_subgroup(group, values) for group, values in groups.items() if values]
+
+
+def _subgroup(group: str, values: Mapping[str, Metrics]) -> Table:
+    names = _known(list(values.values()), GROUPED)
+    aucs = {value: auc for value, m in values.items() if (auc := m.get("auc")) is not None}
+    lowest = min(aucs, key=lambda value: aucs[value]) if len(aucs) > 1 else None
+    rows = []
+    for value, found in list(values.items())[:MOST_ROWS]:
+        few = (found.get("rows") or 0) < 100
+        cells = [Cell(value, "lowest AUC" if value == lowest else "")]
+        cells.append(Cell(count(found.get("rows")), "few" if few else ""))
+        rows.append((*cells, *(Cell(number(found.get(name))) for name in names)))
+    more = len(values) - len(rows)
+    heads = (group, "Test rows", *(METRICS[name] for name in names))
+    return Table(f"By {group}", heads, tuple(rows), f"And {more:,} more values." if more else "")
+
+
+def gaps(result: Record) -> Table | None:
+    """Largest differences between the groups of each column, for every method, with intervals."""
+    rows = []
+    for key, label in labels(result).items():
+        metrics = result["methods"][key]["metrics"]
+        found = dict(metrics["fairness"])
+        if fitted := metrics.get("group_thresholds"):
+            found[f"{fitted.get('column')}, thresholds by group"] = fitted
+        for column, gap in found.items():
+            between = gap.get("intervals", {})
+            cells = [Cell(number(gap.get(name)), span(between.get(name))) for name in GAPS]
+            rows.append((Cell(label), Cell(column, f"worst: {gap.get('worst_group')}"), *cells))
+    if not rows:
+        return None
+    heads = ("Method", "Groups", *GAPS.values())
+    remark = (
+        "Differences between the best and the worst group; a gap of noisy rates is never 0. "
+        "Intervals: 95 %."
+    )
+    return Table("Gaps between groups", heads, tuple(rows[:MOST_ROWS]), remark)
+
+
+def promises(result: Record) -> Table | None:
+    """Epsilon, noise and patients of every hospital, largest epsilon first."""
+    privacy, cohort = primary(result)["privacy"], result["cohort"]["sites"]
+    sites, noise = privacy["sites"], privacy["noise_multiplier"]
+    if not sites:
+        return None
+    patients = {site: found.get("train") for site, found in cohort.items()} | privacy["patients"]
+    order = sorted(sites, key=lambda s: (sites[s] is not None, -(sites[s] or 0.0), s))
+    rows = [
+        (s, epsilon(sites[s]), number(noise.get(s)), count(patients.get(s)))
+        for s in order[:MOST_ROWS]
+    ]
+    remark = "Largest ε first, rounded up. Noise: standard deviation over the clipping bound."
+    if left := order[MOST_ROWS:]:
+        remark += f" And {len(left):,} more hospitals, none with a larger ε."
+    heads = ("Hospital", "ε proven", "Noise multiplier", "Training patients")
+    return plain("What is proven at each hospital", heads, rows, remark)

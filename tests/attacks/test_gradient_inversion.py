@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from suture.attacks import page as attacks_page
-from suture.attacks import victims
-from suture.attacks.gradient_inversion import gradient_inversion
+from suture.attacks.gradient_inversion import generated, gradient_inversion, pneumonia
 from suture.attacks.membership import membership
 from suture.errors import StudyError
 
@@ -104,15 +103,15 @@ def test_refusals():
 
 
 def test_generated_images_are_seeded_and_on_the_grid():
-    x, y = victims.generated(5, np.random.default_rng(2))
-    again, _ = victims.generated(5, np.random.default_rng(2))
+    x, y = generated(5, np.random.default_rng(2))
+    again, _ = generated(5, np.random.default_rng(2))
     np.testing.assert_array_equal(x, again)
     np.testing.assert_allclose(x * 255, np.round(x * 255), atol=1e-4)
     assert set(y.tolist()) <= {0, 1}
 
 
 def test_pneumonia_where_present(monkeypatch, tmp_path):
-    found = victims.pneumonia(4, np.random.default_rng(0))
+    found = pneumonia(4, np.random.default_rng(0))
     if found is None:
         pytest.skip(
             "PneumoniaMNIST is not present; set SUTURE_DATA to the folder that holds "
@@ -120,7 +119,7 @@ def test_pneumonia_where_present(monkeypatch, tmp_path):
         )
     assert found[0].shape == (4, 784)
     monkeypatch.setenv("SUTURE_DATA", str(tmp_path))
-    assert victims.pneumonia(4, np.random.default_rng(0)) is None
+    assert pneumonia(4, np.random.default_rng(0)) is None
 
 
 def test_command_line(suture_command, tmp_path):

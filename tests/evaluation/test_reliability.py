@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from suture.evaluation.calibration import ece, reliability
-from suture.evaluation.metrics import binary
+from suture.evaluation.metrics import binary, ece, reliability
 
 
 def test_equal_width_by_hand() -> None:

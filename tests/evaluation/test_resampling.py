@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from suture.engine import conduct
 from suture.errors import StudyError
-from suture.evaluation.calibration import cross_fitted, ece, platt_fit, rescale
+from suture.evaluation.metrics import cross_fitted, ece, platt_fit, rescale
 from suture.evaluation.significance import grouped_folds
 from suture.study import Study
 

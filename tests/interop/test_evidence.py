@@ -8,8 +8,16 @@ from suture.cohorts.cardio import cardio
 from suture.cohorts.outbreak import FAULTS, Fault, outbreak, plant
 from suture.cohorts.public import heart
 from suture.errors import DataError
-from suture.interop.evidence import circles, crosses, flags, largest_deviation
-from suture.interop.findings import findings, unit_guess
+from suture.interop import evidence
+from suture.interop.evidence import (
+    circles,
+    crosses,
+    findings,
+    flags,
+    largest_deviation,
+    unit_guess,
+)
+from suture.schema.table import Number, Schema
 from suture.site.cohort import load
 
 
@@ -131,3 +139,7 @@ def test_the_papers_marks_by_hand():
 def test_units():
     assert unit_guess(70.0, 154.0) == "kilograms instead of pounds"
     assert unit_guess(1.0, 0.0) == ""
+
+
+def test_the_number_of_tests_is_what_is_corrected_for():
+    assert evidence.tests_made(4, Schema(features={"age": Number(low=0, high=1)}), 2) == 24

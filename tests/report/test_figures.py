@@ -11,9 +11,7 @@ import pytest
 from support.sample import sample
 
 from suture.errors import StudyError
-from suture.report.figures import figures_of, save
-from suture.report.figures_cohort import _smooth
-from suture.report.figures_hospitals import MOST_PANELS
+from suture.report.figures import MOST_PANELS, _smooth, figures_of, save
 from suture.report.theme import PALETTE, method_colours
 from suture.report.words import complete
 

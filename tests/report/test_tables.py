@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.sample import sample
 
-from suture.report import tables
+from suture.report import words as tables
 from suture.report.words import complete
 
 
@@ -85,3 +85,24 @@ def test_groups_flag_few_rows_and_the_lowest(full: dict) -> None:
     (table,) = tables.subgroups(complete({"methods": {"m": {"metrics": {"groups": groups}}}}))
     assert [(row[0].note, row[1].note) for row in table.rows] == [("", ""), ("lowest AUC", "few")]
     assert [t.caption for t in tables.subgroups(full)] == ["By sex", "By ethnicity"]
+
+
+def test_differences_and_gaps_are_read_off_the_result() -> None:
+    test = {"difference": -0.01, "paired": {"t": -3.0, "p": 0.04}, "welch": {"t": -2.0, "p": 0.08}}
+    gap = {"parity_gap": 0.1, "intervals": {"parity_gap": [0.05, 0.2]}, "worst_group": "F"}
+    methods = {"a": {"label": "M", "metrics": {"fairness": {"sex": gap}}}, "b": {}}
+    compared = {"against": "a", "tests": {"b": test}}
+    found = complete({"methods": methods, "comparison": compared})
+    shown, gaps = tables.significance(found), tables.gaps(found)
+    assert shown is not None
+    assert gaps is not None
+    assert [cell.text for cell in shown.rows[0]] == [
+        "b",
+        "−0.010",
+        "−3.00",
+        "0.040",
+        "−2.00",
+        "0.080",
+    ]
+    assert [cell.text for cell in gaps.rows[0]] == ["M", "sex", "0.100", "–", "–", "–"]
+    assert gaps.rows[0][2].note == "0.050 to 0.200"

@@ -4,6 +4,7 @@ sentence."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -57,14 +58,68 @@ def test_a_result_without_any_section_still_speaks() -> None:
     assert words.unprotected(bare) == ["fedavg"]
 
 
-def test_numbers_for_people() -> None:
-    assert words.size(999) == "999 B"
-    assert words.size(12_340_000_000) == "12.3 GB"
-    assert words.p_value(0.9996) == "1.000"
-    assert words.p_value(0.0) == "< 0.001"
-    assert words.moment("2026-11-15T21:30:00+01:00") == "15 November 2026, 20:30 UTC"
-    assert words.span([0.5, None]) == ""
-    assert words.duration(125.4) == "2 min 5 s"
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (words.number, 0.95712, "0.957"),
+        (words.number, None, "–"),
+        (words.number, math.nan, "–"),
+        (words.number, "0.9", "–"),
+        (words.signed, 0.0123, "+0.012"),
+        (words.signed, -0.004, "−0.004"),
+        (words.count, 13130, "13,130"),
+        (words.count, None, "–"),
+        (words.span, [0.951, 0.9634], "0.951 to 0.963"),
+        (words.span, [0.5, None], ""),
+        (words.span, None, ""),
+        (words.delta, 1e-5, "1e-5"),
+        (words.delta, 2.5e-6, "2.5e-6"),
+        (words.p_value, 0.00002, "< 0.001"),
+        (words.p_value, 0.0, "< 0.001"),
+        (words.p_value, 0.0412, "0.041"),
+        (words.p_value, 0.9996, "1.000"),
+        (words.p_value, None, "–"),
+        (words.size, 512, "512 B"),
+        (words.size, 999, "999 B"),
+        (words.size, 1_234_567, "1.2 MB"),
+        (words.size, 12_340_000_000, "12.3 GB"),
+        (words.size, None, "–"),
+        (words.duration, 3.21, "3.2 s"),
+        (words.duration, 125.4, "2 min 5 s"),
+        (words.moment, "2026-11-15T20:30:00Z", "15 November 2026, 20:30 UTC"),
+        (words.moment, "2026-11-15T21:30:00+01:00", "15 November 2026, 20:30 UTC"),
+        (words.moment, "yesterday", "yesterday"),
+        (words.combined, None, ""),
+        (
+            words.combined,
+            {"sum": "masked", "error": 1.164e-07, "shortened": 2, "rejected": {}},
+            "opened as sums under masks only; rounding moved an entry of a mean by at most 1.2e-07; "
+            "2 shortened to the norm bound",
+        ),
+        (
+            words.combined,
+            {"aggregation": "median", "rejected": {"oslo": {"rounds": 3, "why": "not finite"}}},
+            "combined by median; rejected from oslo in 3 rounds: not finite",
+        ),
+    ],
+)
+def test_what_people_read(write: Callable[[object], str], value: object, text: str) -> None:
+    assert write(value) == text
+
+
+def test_what_a_result_says_about_itself() -> None:
+    methods = {
+        "a": {"metrics": {"sites": {"x": {}, "y": {}}}, "privacy": {"epsilon": 1.0}},
+        "b": {},
+    }
+    cohort, study = {"sites": {"z": {}, "x": {}}}, {"evaluation": {"folds": 5}}
+    found = words.complete({"methods": methods, "cohort": cohort, "study": study})
+    assert words.hospitals(found) == ["z", "x", "y"]
+    assert words.unprotected(found) == ["b"]
+    assert [words.repeats(found), words.repeats(words.complete({}))] == ["folds", "seeds"]
+    metrics = {"global": {"auc": None, "f1": 0.5}}
+    other = words.complete({"methods": {"a": {"metrics": metrics}}})
+    assert words.leading_metric(words.primary(other)) == ("f1", 0.5)
 
 
 def test_what_many_hospitals_share_is_said_once_with_the_worst_of_them() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from suture.evaluation.calibration import reliability
 from suture.evaluation.groups import by_group, worst
-from suture.evaluation.metrics import LIGHT, measure, roc_curve
+from suture.evaluation.metrics import LIGHT, measure, reliability, roc_curve
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.report.describe import describe
 

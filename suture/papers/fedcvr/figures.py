@@ -8,7 +8,7 @@ from copy import copy
 import altair as alt
 
 from suture.papers.reproduction import Chart, Row, method_of
-from suture.report import figures, figures_cohort
+from suture.report import figures
 from suture.report.theme import PALETTE, finish, table
 from suture.report.words import complete
 from suture.result import Result
@@ -33,7 +33,7 @@ def charts(results: Mapping[float | None, Result]) -> dict[str, tuple[Chart, str
     shown = copy(data)
     shown["methods"] = methods
     roc = figures.roc(shown)
-    histograms, boxes = figures_cohort.histograms(data), figures_cohort.boxes(data)
+    histograms, boxes = figures.histograms(data), figures.boxes(data)
     made = {
         "figure3_histograms": (histograms, "how the features are distributed."),
         "figure4_box_plots": (boxes, "the features at each hospital."),

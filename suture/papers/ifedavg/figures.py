@@ -14,7 +14,7 @@ from suture.cohorts.cohort import Cohort
 from suture.interop.report import heat_maps
 from suture.papers.ifedavg.tables import LABELS, Report, Results, client_scores
 from suture.papers.reproduction import Chart, Row
-from suture.report.heatmap import static
+from suture.report.figures import heat_map as static
 from suture.report.theme import PALETTE, finish, table
 from suture.schema.table import Number
 

@@ -34,7 +34,7 @@ from suture.papers.reproduction import (
 )
 from suture.privacy.accounting.accountant import epsilon as epsilon_of
 from suture.privacy.accounting.planner import dpsgd_event
-from suture.report.figures_hospitals import bias_accuracy
+from suture.report.figures import bias_accuracy
 from suture.result import Result
 from suture.schema.record import SeedResult
 from suture.study import Study

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from suture.cohorts.cohort import Cohort
 from suture.errors import MissingExtra
-from suture.evaluation.calibration import ece
-from suture.evaluation.metrics import binary
+from suture.evaluation.metrics import binary, ece
 from suture.evaluation.significance import grouped_folds
 from suture.papers.reproduction import rows_of
 from suture.privacy.unit import Patients

@@ -6,7 +6,7 @@ Everything that this room needs from a particular method is in `concept_model`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ from suture.engine.folder import RunFolder
 from suture.errors import RunError, StudyError
 from suture.models.concepts import Concepts, dictionary
 from suture.privacy.unit import Patients
+from suture.report.shell import fill, put
+from suture.report.theme import Figure, save
 from suture.result import Result
 from suture.schema.record import Record, Statement
 from suture.schema.table import Schema
@@ -71,8 +73,7 @@ class FinishedRun:
     def open(cls, folder: str | Path) -> FinishedRun:
         """Read the result and the study; no row is touched."""
         folder = Path(folder).resolve()
-        result = Result.load(folder)
-        return cls(folder, result, *RunFolder.open(folder))
+        return cls(folder, Result.load(folder), *RunFolder.open(folder))
 
     @property
     def record(self) -> Record:
@@ -80,6 +81,11 @@ class FinishedRun:
         data: Any = self.result.data
         record: Record = data
         return record
+
+    @property
+    def explanations(self) -> Path:
+        """Where explanations are written unless another folder is named."""
+        return self.folder / "explanations"
 
     @property
     def method(self) -> str:
@@ -134,11 +140,7 @@ def last_rows(patients: Patients) -> tuple[Rows, NDArray[np.int32]]:
 
 
 def sigmoid(log_odds: float) -> float:
-    """The risk that belongs to log odds.
-
-    >>> sigmoid(0.0)
-    0.5
-    """
+    """The risk that belongs to log odds."""
     return 1 / (1 + math.exp(-max(-40.0, min(40.0, log_odds))))
 
 
@@ -169,6 +171,24 @@ def file_stem(*words: str) -> str:
     """
     text = "-".join(words)
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in text)[:80]
+
+
+def write_page(
+    path: Path,
+    template: str,
+    context: Mapping[str, object],
+    charts: Mapping[str, tuple[Figure, str]],
+    name: str,
+) -> Answer:
+    """Write a page with its charts and captions, and the first chart as a picture, both named
+    ``path`` without its ending; ``name`` is that of downloaded charts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    html, png = (path.with_name(f"{path.name}.{ending}") for ending in ("html", "png"))
+    figures = {key: chart for key, (chart, _) in charts.items()}
+    captions = {key: caption for key, (_, caption) in charts.items()}
+    put(fill(template, context, figures, captions, name), html)
+    save(next(iter(figures.values())), png)
+    return {"page": str(html), "picture": str(png)}
 
 
 def percent(share: float) -> str:

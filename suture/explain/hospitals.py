@@ -363,5 +363,4 @@ def weights_map(hospitals: Sequence[str], names: Sequence[str], weights: Floats)
     texts = base.mark_text(fontSize=12).encode(text="text:N", color=ink)
     chart = alt.layer(tiles, texts).properties(width=44 * len(names), height=30 * len(hospitals))
     words = "Share of each hospital's mean absolute region values, in percent"
-    figure: Figure = finish(chart, "Where predictions come from", words)
-    return figure
+    return finish(chart, "Where predictions come from", words)

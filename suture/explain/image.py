@@ -55,7 +55,6 @@ from suture.explain.run import (
     last_rows,
     percent,
     place_of,
-    privacy_words,
     sigmoid,
 )
 from suture.explain.shapley import (
@@ -70,7 +69,6 @@ from suture.methods.base import Method, Mixed, State
 from suture.models.unet import load_weights
 from suture.models.unet import masks as unet_masks
 from suture.privacy.files import write_whole
-from suture.privacy.software import VERSION
 from suture.report.shell import fill
 from suture.report.tables import Table, plain
 from suture.report.theme import INK, QUIET, Figure, finish, table
@@ -450,11 +448,7 @@ def page(
         "leftover": f"{max(values.leftover, 1e-16):.0e}",
         "sum": f"{signed(values.base)} {signed(total)} = {signed(values.log_odds)}",
         "files": list(files),
-        "footer": [
-            ("Model", run.label),
-            ("Privacy of the model", privacy_words(run.record["privacy"])),
-            ("Suture", VERSION),
-        ],
+        "footer": run.footer,
     }
     charts, captions = {"values": _chart(found)}, {"values": CAPTION}
     return fill("image.html", context, charts, captions, f"{site}-{name}")
@@ -493,8 +487,7 @@ def _chart(found: ImageExplanation) -> Figure:
     texts = [text.encode(x=x, y=y, **words) for text in (up, down)]
     chart = alt.layer(bars, *texts).properties(width=560, height=alt.Step(26))
     subtitle = "Orange raises, blue lowers the risk"
-    figure: Figure = finish(chart, "Which regions move this prediction", subtitle)
-    return figure
+    return finish(chart, "Which regions move this prediction", subtitle)
 
 
 def draw(image: Rows, regions: Regions, values: Floats, words: tuple[str, str, str]) -> Raster:

@@ -247,8 +247,7 @@ def _weights_chart(card: Card) -> Figure:
     stable = f"; at the right: trainings of {card.trainings} that chose it" if several else ""
     words = f"Orange raises the risk, blue lowers it; ! is not a biological cause{stable}"
     sized = chart.properties(width=420, height=alt.Step(20))
-    figure: Figure = finish(sized, f"{len(card.lines)} concepts", words)
-    return figure
+    return finish(sized, f"{len(card.lines)} concepts", words)
 
 
 def _quorum_chart(card: Card, rounds: int) -> Figure:
@@ -263,8 +262,7 @@ def _quorum_chart(card: Card, rounds: int) -> Figure:
     colour = alt.Color("what:N", scale=COLOURS, legend=None)
     mark = alt.Chart(table(rows)).mark_square(size=70).encode(x=x, y=y, color=colour)
     sized = mark.properties(width=420, height=alt.Step(18))
-    figure: Figure = finish(sized, "When hospitals agreed")
-    return figure
+    return finish(sized, "When hospitals agreed")
 
 
 def _row(line: Line, card: Card) -> dict[str, str]:

@@ -41,12 +41,10 @@ from suture.explain.run import (
     last_rows,
     percent,
     place_of,
-    privacy_words,
     sigmoid,
     write_page,
 )
 from suture.models.concepts import Concept, label_of
-from suture.privacy.software import VERSION
 from suture.report.theme import INK, Figure, finish, table
 from suture.schema.table import Number, Schema
 from suture.site.cohort import load
@@ -384,11 +382,7 @@ def _context(found: Explanation, run: FinishedRun, federation: str) -> dict[str,
         "least": f"{100 * math.expm1(MATERIAL):.0f} %",
         "notes": found.notes,
         "concepts": found.concepts,
-        "footer": [
-            ("Model", f"{run.label}, {found.concepts} concepts"),
-            ("Privacy of the model", privacy_words(run.record["privacy"])),
-            ("Suture", VERSION),
-        ],
+        "footer": [("Model", f"{run.label}, {found.concepts} concepts"), *run.footer[1:]],
     }
 
 
@@ -431,8 +425,7 @@ def waterfall(found: Explanation) -> Figure:
     chart += text.encode(x=alt.X("end:Q"), y=y, text="text:N")
     subtitle = "Orange raises, blue lowers; × is what the odds are multiplied by"
     chart = chart.properties(width=560, height=alt.Step(28))
-    figure: Figure = finish(chart, "What makes this patient's risk differ", subtitle)
-    return figure
+    return finish(chart, "What makes this patient's risk differ", subtitle)
 
 
 def _bar(name: str, start: float, end: float, total: str = "") -> dict[str, float | str]:

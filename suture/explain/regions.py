@@ -129,14 +129,7 @@ def mean_image(images: Rows) -> Rows:
 
 
 def grid(size: int) -> Regions:
-    """The fixed anatomical grid for an upright frontal view that fills a square image.
-
-    >>> regions = grid(64)
-    >>> regions.names[int(regions.index[20, 44])], regions.names[int(regions.index[20, 20])]  # image's right, image's left
-    ('left upper zone', 'right upper zone')
-    >>> regions.names[int(regions.index[40, 38])], regions.names[int(regions.index[0, 63])]
-    ('heart', 'left top corner')
-    """
+    """The fixed anatomical grid for an upright frontal view that fills a square image."""
     down, across = _places(size)
     right, left = (across >= 0.12) & (across < 0.43), (across >= 0.57) & (across < 0.88)
     height = (down >= 0.14) & (down < 0.80)

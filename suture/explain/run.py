@@ -19,11 +19,12 @@ from suture.engine.federation import World
 from suture.engine.folder import RunFolder
 from suture.errors import RunError, StudyError
 from suture.models.concepts import Concepts, dictionary
+from suture.privacy.software import VERSION
 from suture.privacy.unit import Patients
 from suture.report.shell import fill, put
 from suture.report.theme import Figure, save
 from suture.result import Result
-from suture.schema.record import Record, Statement
+from suture.schema.record import Record
 from suture.schema.table import Schema
 from suture.site.places import Place
 from suture.study import Study
@@ -102,6 +103,16 @@ class FinishedRun:
         """The outcome in words."""
         return self.record["outcome"].replace("_", " ")
 
+    @property
+    def footer(self) -> list[tuple[str, str]]:
+        """The end of a page about one patient: the model, and what is proven about it."""
+        private = self.record["privacy"]
+        words = "none: the model was trained without differential privacy"
+        if private["protected"]:
+            promise = f"epsilon {private['epsilon']:.3g} at delta {private['delta']:g}"
+            words = f"{promise} for every training patient"
+        return [("Model", self.label), ("Privacy of the model", words), ("Suture", VERSION)]
+
     def concept_model(self, page: str) -> ConceptModel:
         """The run's model; refused where it is not made of concepts, which ``page`` needs."""
         if self.method != CONCEPT_METHOD:
@@ -151,10 +162,6 @@ def calibrated_interval(
     open about the calibration.
 
     ``scaling`` is the site's Platt scaling: slope and intercept, and their covariance.
-
-    >>> risk, (low, high) = calibrated_interval(0.0, ((1.0, 0.0), np.eye(2) / 100))
-    >>> risk, round(low, 3), round(high, 3)
-    (0.5, 0.451, 0.549)
     """
     (slope, intercept), covariance = scaling
     at = np.array([log_odds, 1.0])
@@ -213,12 +220,3 @@ def cautions(marked: Iterable[tuple[str, str]], separator: str = ", ") -> list[s
         if caution:
             names.setdefault(caution.split(":")[0], []).append(name)
     return [f"{why[0].upper()}{why[1:]}: {separator.join(found)}" for why, found in names.items()]
-
-
-def privacy_words(private: Statement) -> str:
-    """What is proven about the model, for the foot of a page."""
-    if not private["protected"]:
-        return "none: the model was trained without differential privacy"
-    return (
-        f"epsilon {private['epsilon']:.3g} at delta {private['delta']:g} for every training patient"
-    )

@@ -100,15 +100,6 @@ def explain_image(
 
     ``enumerate_all=False`` asks the model ``samples`` times only, for networks that take long to
     answer.
-
-    >>> from suture.explain.regions import grid
-    >>> regions = grid(16)
-    >>> heart = regions.mask("heart").ravel()
-    >>> def bright_heart(rows):
-    ...     return 1 / (1 + np.exp(-4 * rows[:, heart].mean(axis=1)))
-    >>> found = explain_image(bright_heart, np.ones(256, np.float32), np.zeros(256, np.float32), regions)
-    >>> round(float(found.values[regions.names.index("heart")]), 5), round(found.base, 5), found.leftover < 1e-6
-    (4.0, 0.0, True)
     """
     worth = composed(predict, image[None, :], background[None, :], regions)
     count = len(regions.names)

@@ -45,7 +45,16 @@ from suture.papers.ifedavg.trainings import (
     private_study,
     train_all,
 )
-from suture.papers.reproduction import Chart, Content, Row, Tables, Work, method_of, rows_of
+from suture.papers.reproduction import (
+    Chart,
+    Content,
+    Row,
+    Tables,
+    Work,
+    method_of,
+    rows_of,
+    rows_under,
+)
 from suture.papers.reproduction import summary as mean_and_interval
 from suture.report.heatmap import static
 from suture.report.theme import PALETTE, finish, table
@@ -258,7 +267,6 @@ def summary(results: Results, method: str, metric: str, which: str) -> float:
 
 
 def scores(found: Mapping[str, Results], metric: str, which: str) -> list[Row]:
-    """One of Tables 1 to 4."""
     rows = []
     for name, results in found.items():
         row: Row = {"data": name, "seeds": len(results)}
@@ -324,9 +332,8 @@ def _flip(report: Report, seed: int) -> Row:
     scales = {site: min(some) for site, some in zip(report["sites"], values, strict=True)}
     turned = scales.pop("Kalihun")
     rest = min(scales.values())
-    found = "yes" if turned < 0 < rest else "no"
-    row: Row = {"seed": str(seed), "w_out at Kalihun": turned, "lowest w_out elsewhere": rest}
-    return {**row, "found": found}
+    line = (str(seed), turned, rest, "yes" if turned < 0 < rest else "no")
+    return rows_under("seed | w_out at Kalihun | lowest w_out elsewhere | found", [line])[0]
 
 
 def _findings(report: Report) -> list[Row]:
@@ -337,11 +344,8 @@ def _findings(report: Report) -> list[Row]:
 
 def _private_row(dataset: str, epsilon: float | None, runs: Sequence[Result]) -> Row:
     """iFedAvg and FedAvg under the same promise: mean and worst client, and what was proven."""
-    row: Row = {
-        "data": dataset,
-        "epsilon": "none" if epsilon is None else f"{epsilon:g}",
-        "seeds": len(runs),
-    }
+    row: Row = {"data": dataset, "epsilon": "none" if epsilon is None else f"{epsilon:g}"}
+    row["seeds"] = len(runs)
     for method in ("ifedavg", "fedavg"):
         found: dict[str, list[float]] = {}
         for run in runs:
@@ -374,9 +378,8 @@ def _charts(
             words = f"Figures 2 to 4 and 13 to 17 in kind: {layer}, {name}, first seed."
             drawn[f"heat_{layer}_{stem}"] = static(made, f"{layer}: {name}"), words
         for site, column, number in BEHIND.get(name) or _furthest(reports[name]):
-            words = (
-                f"Figure {number} in kind: the rows behind {site}'s {column}, {name}, first seed."
-            )
+            what = f"the rows behind {site}'s {column}, {name}, first seed."
+            words = f"Figure {number} in kind: {what}"
             key = f"rows_{stem}_{site}_{column}".replace(" ", "_")
             drawn[key] = behind(federations[name], site, column), words
     outputs, flipped = shifts.heat_maps(layered), shifts.heat_maps(turned)

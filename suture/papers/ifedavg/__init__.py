@@ -21,30 +21,8 @@ from numpy.typing import NDArray
 
 from suture.cohorts.cohort import Cohort
 from suture.interop import report as shifts
-from suture.papers.ifedavg import detection
-from suture.papers.ifedavg.trainings import (
-    LAYERED,
-    METHODS,
-    PRIOR,
-    PRIVATE_COHORTS,
-    PRIVATE_EPSILONS,
-    PRIVATE_ROUNDS,
-    SEEDS,
-    SPREAD,
-    SPREAD_OF,
-    BySeed,
-    Job,
-    Trained,
-    cohort_of,
-    datasets,
-    every_job,
-    flip_jobs,
-    jobs,
-    kept,
-    more_jobs,
-    private_study,
-    train_all,
-)
+from suture.papers.ifedavg import detection, trainings
+from suture.papers.ifedavg.trainings import LAYERED, METHODS, PRIOR, SEEDS, Job, Trained, cohort_of
 from suture.papers.reproduction import (
     Chart,
     Content,
@@ -140,9 +118,9 @@ NOTES = [
     "no class weights, for every method, were chosen on patients set apart inside training, where "
     "both FedAvg and iFedAvg did best with them; leaving weights out was tried only after test "
     "scores with them had been seen. 'Further seeds' are splits that nothing was chosen on.",
-    f"'iFedAvg, prior' is ours: layers expected within an SD of {SPREAD:g} of the identity "
+    f"'iFedAvg, prior' is ours: layers expected within an SD of {trainings.SPREAD:g} of the identity "
     "(method.layer_spread), chosen on three other seeds of the generated outbreak; "
-    f"{SPREAD_OF['heart']:g} at the heart hospitals, chosen on eight other splits of them. The "
+    f"{trainings.SPREAD_OF['heart']:g} at the heart hospitals, chosen on eight other splits of them. The "
     "paper's method is 'iFedAvg'.",
     "'Lowest client': the lowest of each seed, whichever client it is, then the mean over seeds; "
     "its difference is fair to both. The gain at FedAvg's worst client flatters iFedAvg, because "
@@ -165,11 +143,11 @@ NOTES = [
 def reproduce(work: Work) -> Content:
     """Train what is not there yet, then write tables, figures and the page."""
     quick = work.quick
-    train_all(every_job(quick), work)
-    by_dataset = {name: jobs(name, quick) for name in datasets(quick)}
+    trainings.train_all(trainings.every_job(quick), work)
+    by_dataset = {name: trainings.jobs(name, quick) for name in trainings.datasets(quick)}
     found = {name: _results(by_seed, work) for name, by_seed in by_dataset.items()}
-    more = {name: _results(by_seed, work) for name, by_seed in more_jobs(quick).items()}
-    turned = [_report(job, work) for job in flip_jobs(quick)]
+    more = {name: _results(by_seed, work) for name, by_seed in trainings.more_jobs(quick).items()}
+    turned = [_report(job, work) for job in trainings.flip_jobs(quick)]
     # The first seed's layers are looked at: with f_in alone, and with f_out as well.
     first = {name: next(iter(by_seed.values())) for name, by_seed in by_dataset.items()}
     reports = {name: _report(by_method["ifedavg"], work) for name, by_method in first.items()}
@@ -182,9 +160,9 @@ def reproduce(work: Work) -> Content:
     return work.publish(TITLE, tables, NOTES, drawn)
 
 
-def _results(by_seed: BySeed, work: Work) -> dict[int, dict[str, Trained]]:
+def _results(by_seed: trainings.BySeed, work: Work) -> dict[int, dict[str, Trained]]:
     return {
-        seed: {key: kept(job, work.out / "runs") for key, job in by_method.items()}
+        seed: {key: trainings.kept(job, work.out / "runs") for key, job in by_method.items()}
         for seed, by_method in by_seed.items()
     }
 
@@ -192,11 +170,11 @@ def _results(by_seed: BySeed, work: Work) -> dict[int, dict[str, Trained]]:
 def _private(work: Work) -> list[Row]:
     """Mean and worst client of both methods for each data set and epsilon, and what was proven."""
     place = replace(work, out=work.out / "private")
-    seeds, rounds = (SEEDS[:1], 20) if work.quick else (SEEDS[:3], PRIVATE_ROUNDS)
+    seeds, rounds = (SEEDS[:1], 20) if work.quick else (SEEDS[:3], trainings.PRIVATE_ROUNDS)
     rows = []
-    for dataset in PRIVATE_COHORTS:
-        for epsilon in (None, 4.0) if work.quick else PRIVATE_EPSILONS:
-            studies = [private_study(dataset, seed, epsilon, rounds) for seed in seeds]
+    for dataset in trainings.PRIVATE_COHORTS:
+        for epsilon in (None, 4.0) if work.quick else trainings.PRIVATE_EPSILONS:
+            studies = [trainings.private_study(dataset, seed, epsilon, rounds) for seed in seeds]
             runs = [place.run(study, base=place.out) for study in studies]
             rows.append(_private_row(dataset, epsilon, runs))
     return rows
@@ -205,7 +183,8 @@ def _private(work: Work) -> list[Row]:
 def _report(job: Job, work: Work) -> Report:
     """What `suture interop` would say of a training: its layers, and exact profiles of all of the
     clients' rows."""
-    found, cohort = kept(job, work.out / "runs"), cohort_of(job.study, split="hash")  # all rows
+    found = trainings.kept(job, work.out / "runs")
+    cohort = cohort_of(job.study, split="hash")  # all rows
     read = rows_of(cohort, scaling="site", profile="exact")
     profiles = {name: data.profile for name, data in read.items()}
     classes = cohort.classes

@@ -23,9 +23,9 @@ def segment(
 ) -> None:
     """Train a small U-Net for lung and heart regions on generated radiographs, for suture explain
     --unet."""
-    from suture.explain.segment import train
+    from suture.explain.regions import train_segmentation
 
-    found = train(out, images=images, epochs=epochs, seed=seed, say=say)
+    found = train_segmentation(out, images=images, epochs=epochs, seed=seed, say=say)
     if as_json:
         print_json(found)
         return

@@ -23,10 +23,10 @@ would miss the lesion without those regions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import NamedTuple, TypedDict
 
 import altair as alt
 import numpy as np
@@ -36,12 +36,11 @@ from suture.cohorts.radiographs import truth
 from suture.errors import DataError, StudyError
 from suture.explain.image import QUICK_SAMPLES, ImageRun
 from suture.explain.regions import CORNERS, Mask, Regions, grid, mean_image
-from suture.explain.run import Answer, Floats, Rows, place_of
+from suture.explain.run import Answer, Floats, Rows, place_of, write_page
 from suture.explain.shapley import Predict, explain_images
 from suture.privacy.software import VERSION
-from suture.report.shell import fill, put
-from suture.report.theme import INK, Figure, finish, save, table
-from suture.report.words import Cell, Table
+from suture.report.theme import INK, Figure, finish, table
+from suture.report.words import Table, plain
 from suture.site.cohort import SiteData
 from suture.site.gate import Place
 
@@ -50,8 +49,9 @@ NAMED_FROM = 1.5
 HOLDS = 0.1
 """Share of a lesion's pixels that makes a region one with lesion: an edge that strays over a border
 does not."""
-KNOWN_LESIONS = "radiographs"
-"""The generated cohort whose lesions are known."""
+CAPTION = (
+    "Mean absolute region value of each hospital's images: darker regions move predictions more."
+)
 
 
 class Dice(TypedDict):
@@ -69,8 +69,7 @@ class SiteDice(Dice):
     sites: dict[str, Dice]
 
 
-@dataclass(frozen=True)
-class Pointing:
+class Pointing(NamedTuple):
     """How well one image's values point at its lesion."""
 
     regions: float
@@ -99,41 +98,34 @@ def explain_hospitals(
             "sites: name one with --site; its page stays there"
         )
     places = [place_of(run.world, site)] if site is not None else list(run.world.places)
-    regions = grid(run.size)
-    weights = []
+    regions, weights = grid(run.size), {}
     for number, place in enumerate(places, start=1):
         say(f"[{number}/{len(places)}] {place.name}")
         data = run.rows_of(place.name)
         rows, mean = _some(data, images, number), mean_image(data.train.x)
         predict = run.predict(place.name)
         values = explain_images(predict, rows, mean, regions, samples=QUICK_SAMPLES)
-        weights.append(np.abs(values).mean(axis=0))
-    hospitals, found = [place.name for place in places], np.array(weights)
+        weights[place.name] = np.abs(values).mean(axis=0)
+    hospitals, found = list(weights), np.array(list(weights.values()))
     findings = marked_corners(hospitals, regions.names, found)
-    cohort = run.run.study.cohort
-    known = cohort is not None and cohort.name == KNOWN_LESIONS
-    measured = _dice_of_sites(run, places, images) if known else None
-    target = out or run.run.folder / "explanations"
-    target.mkdir(parents=True, exist_ok=True)
-    stem = f"regions-{site}" if site else "regions"
-    html, png = target / f"{stem}.html", target / f"{stem}.png"
-    record = run.run.record
-    intro = f"How much each region of an image moves {run.run.label}'s prediction."
+    measured = _dice_of_sites(run, places, images) if _lesions_known(run) else None
+    name = run.run.record["name"]
     context = {
-        "intro": intro,
+        "name": f"Where the model looks: {name}",
+        "intro": f"How much each region of an image moves {run.run.label}'s prediction.",
         "findings": findings,
+        "table": weights_table(hospitals, regions.names, found),
         "dice": _dice_table(measured) if measured else None,
         "notes": _notes(site, images),
-        "footer": [("Study", record["name"]), ("Method", run.run.method), ("Suture", VERSION)],
+        "footer": [("Study", name), ("Method", run.run.method), ("Suture", VERSION)],
     }
-    put(page(record["name"], regions.names, hospitals, found, context), html)
-    save(_map(regions.names, hospitals, found), png)
+    path = (out or run.run.explanations) / (f"regions-{site}" if site else "regions")
+    charts = {"weights": (weights_map(hospitals, regions.names, found), CAPTION)}
     return {
-        "page": str(html),
-        "picture": str(png),
+        **write_page(path, "image_weights.html", context, charts, f"{name}-regions"),
         "dice": measured,
         "regions": list(regions.names),
-        "weights": {name: row.tolist() for name, row in zip(hospitals, found, strict=True)},
+        "weights": {hospital: row.tolist() for hospital, row in weights.items()},
         "findings": findings,
     }
 
@@ -141,6 +133,11 @@ def explain_hospitals(
 def _some(data: SiteData, count: int, seed: int) -> Rows:
     rows = data.test.x if data.test is not None else data.train.x
     return rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
+
+
+def _lesions_known(run: ImageRun) -> bool:
+    cohort = run.run.study.cohort
+    return cohort is not None and cohort.name == "radiographs"
 
 
 def _shares(weights: Floats) -> Floats:
@@ -153,9 +150,6 @@ def marked_corners(hospitals: Sequence[str], names: Sequence[str], weights: Floa
 
     At just an equal share every other hospital would be named by chance, and the one that matters
     would be lost among them.
-
-    >>> marked_corners(["a", "b"], ["heart", "left top corner"], np.array([[1.0, 4.0], [9.0, 1.0]]))
-    ['left top corner: 80 % of the weight at a; elsewhere at most 10 %, an equal share would be 50 %']
     """
     findings = []
     for name, share in zip(names, _shares(weights).T, strict=True):
@@ -184,8 +178,7 @@ def lesion_dice(
     ``piece`` is a part of an ensemble, such as "global model".
     """
     run = ImageRun.open(folder, seed)
-    cohort = run.run.study.cohort
-    if cohort is None or cohort.name != KNOWN_LESIONS:
+    if not _lesions_known(run):
         raise StudyError("lesions are known for the generated cohort radiographs only")
     return _dice_of_sites(run, run.world.places, images, piece, samples)
 
@@ -218,18 +211,15 @@ def _dice_of_sites(
         raise StudyError(
             "no test image of this run has a lesion; give evaluation.holdout more images"
         )
-    total = sum(one["images"] for one in sites.values())
-
-    def mean(key: Literal["regions", "pixels", "ceiling"]) -> float:
-        return sum(one[key] * one["images"] for one in sites.values()) / total
-
-    overall: Dice = {
+    found = list(sites.values())
+    total = sum(one["images"] for one in found)
+    return {
         "images": total,
-        "regions": mean("regions"),
-        "pixels": mean("pixels"),
-        "ceiling": mean("ceiling"),
+        "regions": sum(one["regions"] * one["images"] for one in found) / total,
+        "pixels": sum(one["pixels"] * one["images"] for one in found) / total,
+        "ceiling": sum(one["ceiling"] * one["images"] for one in found) / total,
+        "sites": sites,
     }
-    return {**overall, "sites": sites}
 
 
 def shap_dice(
@@ -248,21 +238,13 @@ def shap_dice(
     >>> shap_dice(reads_the_zone, image, np.zeros(256, np.float32), zone[None])["regions"]
     1.0
     """
-    regions = grid(lesions.shape[1])
-    ill = np.flatnonzero(lesions.any(axis=(1, 2)))
+    regions, ill = grid(lesions.shape[1]), lesions.any(axis=(1, 2))
     values = explain_images(predict, images[ill], background, regions, samples=samples)
     return mean_pointing(values, lesions[ill], regions)
 
 
 def mean_pointing(values: Floats, lesions: Mask, regions: Regions) -> Dice:
-    """Means over the images that have a lesion; ``lesions`` is images x rows x columns.
-
-    >>> from suture.explain.regions import grid
-    >>> masks = np.stack([grid(32).mask("heart"), np.zeros((32, 32), bool)])
-    >>> found = mean_pointing(np.tile(np.eye(13)[6], (2, 1)), masks, grid(32))
-    >>> found["images"], found["regions"]
-    (1, 1.0)
-    """
+    """Means over the images that have a lesion; ``lesions`` is images x rows x columns."""
     ill = np.flatnonzero(lesions.any(axis=(1, 2)))
     if not len(ill):
         raise DataError("no image has an annotated lesion, so no Dice can be measured")
@@ -276,15 +258,7 @@ def mean_pointing(values: Floats, lesions: Mask, regions: Regions) -> Dice:
 
 
 def pointing(values: Floats, lesion: Mask, regions: Regions) -> Pointing:
-    """Top regions of one image against its lesion mask (rows x columns).
-
-    >>> from suture.explain.regions import grid
-    >>> regions = grid(32)
-    >>> lesion = regions.mask("left lower zone")
-    >>> found = pointing(np.eye(13)[regions.names.index("left lower zone")], lesion, regions)
-    >>> found.regions, found.pixels, found.ceiling
-    (1.0, 1.0, 1.0)
-    """
+    """Top regions of one image against its lesion mask (rows x columns)."""
     if lesion.shape != regions.index.shape or not lesion.any():
         raise DataError(
             f"expected a lesion mask of {regions.size} x {regions.size} pixels with a lesion in it"
@@ -309,11 +283,7 @@ def pointing(values: Floats, lesion: Mask, regions: Regions) -> Pointing:
 
 
 def dice(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> float:
-    """Dice of two masks: 2 |a and b| / (|a| + |b|); 1 where both are empty.
-
-    >>> dice(np.array([True, True, False]), np.array([True, False, False])).__round__(3)
-    0.667
-    """
+    """Dice of two masks: 2 |a and b| / (|a| + |b|); 1 where both are empty."""
     total = int(a.sum()) + int(b.sum())
     return 2 * int((a & b).sum()) / total if total else 1.0
 
@@ -338,33 +308,23 @@ def _notes(site: str | None, images: int) -> list[str]:
     ]
 
 
-def page(
-    study: str,
-    names: Sequence[str],
-    hospitals: Sequence[str],
-    weights: Floats,
-    context: Mapping[str, object],
-) -> str:
-    """Mean absolute value of each region at each hospital (hospitals x regions), as a map and a
-    table."""
-    rows = []
-    for hospital, shares, sizes in zip(hospitals, _shares(weights), weights, strict=True):
-        texts = [hospital, *(f"{100 * part:.0f}" for part in shares), f"{sizes.sum():.2f}"]
-        rows.append(tuple(Cell(text) for text in texts))
-    shown = Table(
-        "Weight of each region at each hospital",
-        ("Hospital", *(_narrow(name) for name in names), "log odds"),
-        tuple(rows),
+def weights_table(hospitals: Sequence[str], names: Sequence[str], weights: Floats) -> Table:
+    """Mean absolute value of each region at each hospital (hospitals x regions)."""
+    rows = [
+        [hospital, *(f"{100 * part:.0f}" for part in shares), f"{sizes.sum():.2f}"]
+        for hospital, shares, sizes in zip(hospitals, _shares(weights), weights, strict=True)
+    ]
+    heads = ("Hospital", *map(_narrow, names), "log odds")
+    remark = (
         "Percent of the hospital's weight; last, all its weight in log odds. R and L are the "
-        "patient's right and left.",
+        "patient's right and left."
     )
-    caption = (
-        "Mean absolute region value of each hospital's images: darker regions move predictions "
-        "more."
-    )
-    whole = {**context, "name": f"Where the model looks: {study}", "table": shown}
-    charts, captions = {"weights": _map(names, hospitals, weights)}, {"weights": caption}
-    return fill("image_weights.html", whole, charts, captions, f"{study}-regions")
+    return replace(plain("Weight of each region at each hospital", heads, rows), remark=remark)
+
+
+def _narrow(name: str) -> str:
+    short = {"mediastinum": "mediast.", "chest wall, neck and abdomen": "else- where"}
+    return short.get(name, name.replace("right ", "R ").replace("left ", "L ").replace(" zone", ""))
 
 
 def _dice_table(found: SiteDice) -> Table:
@@ -372,18 +332,17 @@ def _dice_table(found: SiteDice) -> Table:
     rows = []
     for name, one in (*found["sites"].items(), ("all", found)):
         figures = (one["regions"], one["pixels"], one["ceiling"])
-        texts = [name, str(one["images"]), *(f"{figure:.2f}" for figure in figures)]
-        rows.append(tuple(Cell(text) for text in texts))
+        rows.append([name, str(one["images"]), *(f"{figure:.2f}" for figure in figures)])
     remark = (
         "Regions: top regions against those with the lesion. Pixels: theirs against the lesion's, "
         "at most the ceiling."
     )
     heads = ("Hospital", "Images with lesion", "Dice, regions", "Dice, pixels", "Ceiling, pixels")
-    return Table("Do values point at lesions?", heads, tuple(rows), remark)
+    return replace(plain("Do values point at lesions?", heads, rows), remark=remark)
 
 
-def _map(names: Sequence[str], hospitals: Sequence[str], weights: Floats) -> Figure:
-    """Hospitals x regions as a map of one colour."""
+def weights_map(hospitals: Sequence[str], names: Sequence[str], weights: Floats) -> Figure:
+    """The same as a map of one colour."""
     share = _shares(weights)
     cells = [
         {"hospital": hospital, "region": name, "share": float(part), "text": f"{100 * part:.0f}"}
@@ -404,10 +363,4 @@ def _map(names: Sequence[str], hospitals: Sequence[str], weights: Floats) -> Fig
     texts = base.mark_text(fontSize=12).encode(text="text:N", color=ink)
     chart = alt.layer(tiles, texts).properties(width=44 * len(names), height=30 * len(hospitals))
     words = "Share of each hospital's mean absolute region values, in percent"
-    figure: Figure = finish(chart, "Where predictions come from", words)
-    return figure
-
-
-def _narrow(name: str) -> str:
-    short = {"mediastinum": "mediast.", "chest wall, neck and abdomen": "else- where"}
-    return short.get(name, name.replace("right ", "R ").replace("left ", "L ").replace(" zone", ""))
+    return finish(chart, "Where predictions come from", words)

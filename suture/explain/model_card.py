@@ -14,19 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 
-from suture.explain.run import LOWERS, RAISES, Answer, ConceptModel, FinishedRun, Floats, cautions
+from suture.explain.run import (
+    LOWERS,
+    RAISES,
+    Answer,
+    ConceptModel,
+    FinishedRun,
+    Floats,
+    cautions,
+    write_page,
+)
 from suture.models.concepts import Concept
 from suture.privacy.software import VERSION
-from suture.report.shell import fill, put
-from suture.report.theme import INK, Figure, finish, save, table
+from suture.report.theme import INK, Figure, finish, table
 from suture.report.words import METRICS, NONE, finite, part
 from suture.schema.record import Record, Statement
 
@@ -59,14 +67,9 @@ class Line:
     high: float
     """Smallest and largest weight over the trainings that chose it."""
 
-    def plain(self) -> dict[str, object]:
-        """Values for JSON."""
-        return self.__dict__ | {"rounds": list(self.rounds)}
 
-
-@dataclass(frozen=True)
-class Card:
-    """Everything the page shows."""
+class Card(NamedTuple):
+    """Everything the page shows about the model: its concepts, and those of other trainings."""
 
     lines: tuple[Line, ...]
     others: tuple[Line, ...]
@@ -75,8 +78,7 @@ class Card:
     """Rounds in which hospitals voted; 0 in a mode without votes."""
 
 
-@dataclass(frozen=True)
-class OneTraining:
+class OneTraining(NamedTuple):
     """The weights that one training ended with, and the concepts that reached a quorum by round."""
 
     weights: Floats
@@ -88,23 +90,16 @@ def model_card(folder: str | Path, *, out: Path | None = None) -> Answer:
     run = FinishedRun.open(folder)
     model = run.concept_model("a model card")
     card = read_card(run, model, _trainings(run))
-    target = out or run.folder
-    target.mkdir(parents=True, exist_ok=True)
-    html, png = target / "card.html", target / "card.png"
-    charts = {"weights": _weights_chart(card)}
+    charts = {"weights": (_weights_chart(card), CAPTIONS["weights"])}
     if card.votes and any(line.rounds for line in card.lines):
-        charts["quorums"] = _quorum_chart(card, run.study.method.rounds)
-    captions = {name: CAPTIONS[name] for name in charts}
-    context = _context(card, run, model.bias)
-    put(fill("card.html", context, charts, captions, f"{run.record['name']}-card"), html)
-    save(charts["weights"], png)
+        charts["quorums"] = _quorum_chart(card, run.study.method.rounds), CAPTIONS["quorums"]
+    path, context = (out or run.folder) / "card", _context(card, run, model.bias)
     return {
-        "page": str(html),
-        "picture": str(png),
+        **write_page(path, "card.html", context, charts, f"{run.record['name']}-card"),
         "concepts": len(card.lines),
         "trainings": card.trainings,
-        "lines": [line.plain() for line in card.lines],
-        "others": [line.plain() for line in card.others],
+        "lines": [asdict(line) for line in card.lines],
+        "others": [asdict(line) for line in card.others],
     }
 
 
@@ -120,10 +115,9 @@ def _trainings(run: FinishedRun) -> list[OneTraining]:
     for *_, key in sorted(keys):
         loaded = run.kept.load(key)
         if loaded is not None and loaded[2] is not None:
-            training = loaded[0]
-            quorums = {int(one["round"]): one.get("quorum", []) for one in training.history}
-            weights = np.asarray(training.state["weights"], np.float64)
-            found.append(OneTraining(weights, quorums))
+            history, state = loaded[0].history, loaded[0].state
+            quorums = {int(one["round"]): one.get("quorum", []) for one in history}
+            found.append(OneTraining(np.asarray(state["weights"], np.float64), quorums))
     return found
 
 
@@ -136,18 +130,14 @@ def read_card(run: FinishedRun, model: ConceptModel, trainings: Sequence[OneTrai
         for place in places:
             rounds.setdefault(place, []).append(round_)
     lines = [
-        line_of(concept, float(weights[i]), every[:, i], tuple(rounds.get(i, ())))
+        _line(concept, float(weights[i]), every[:, i], tuple(rounds.get(i, ())))
         for i, concept in enumerate(model.concepts.items)
         if weights[i] or np.any(every[:, i])
     ]
     mine = sorted((line for line in lines if line.weight), key=lambda line: -abs(line.weight))
     others = [line for line in lines if not line.weight]
-    return Card(
-        lines=tuple(mine),
-        others=tuple(sorted(others, key=lambda line: (-line.chosen, line.name))),
-        trainings=len(every),
-        votes=int(_facts(run).get("vote_rounds", 0)),
-    )
+    others.sort(key=lambda line: (-line.chosen, line.name))
+    return Card(tuple(mine), tuple(others), len(every), int(_facts(run).get("vote_rounds", 0)))
 
 
 def _facts(run: FinishedRun) -> Mapping[str, Any]:
@@ -160,13 +150,8 @@ def _sizes(record: Record) -> list[int]:
     return [int(site["train"]) for site in record["cohort"]["sites"].values()]
 
 
-def line_of(concept: Concept, weight: float, every: Floats, rounds: tuple[int, ...]) -> Line:
-    """The line of one concept, from its weight in the model and in every training.
-
-    >>> line = line_of(Concept("Age", "age", "value", 0), 0.5, np.array([0.5, 0.2, -0.1, 0.0]), (2, 3))
-    >>> line.chosen, round(line.agreement, 2), line.low, line.high
-    (3, 0.67, -0.1, 0.5)
-    """
+def _line(concept: Concept, weight: float, every: Floats, rounds: tuple[int, ...]) -> Line:
+    """The line of one concept, from its weight in the model and in every training."""
     chosen = every[every != 0]
     count = len(chosen)
     more = max(int(np.sum(chosen > 0)), int(np.sum(chosen < 0)))
@@ -192,7 +177,7 @@ def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
         "concepts": len(card.lines),
         "bias": f"{bias:+.2f}",
         "risk": f"{100 / (1 + math.exp(-bias)):.1f} %",
-        "promise": promise(record["privacy"]),
+        "promise": _promise(record["privacy"]),
         "assumption": _facts(run).get("secure_sum", False) and record["privacy"]["protected"],
         "generated": record["cohort"].get("source") == "generated",
         "hospitals": len(sizes),
@@ -209,8 +194,7 @@ def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
     }
 
 
-def promise(private: Statement) -> str:
-    """The promise in one line."""
+def _promise(private: Statement) -> str:
     epsilon, delta = private["epsilon"], private["delta"]
     if not private["protected"] or epsilon is None:
         return "No differential privacy was promised to the training patients."
@@ -255,12 +239,10 @@ def _weights_chart(card: Card) -> Figure:
     stable = f"; at the right: trainings of {card.trainings} that chose it" if several else ""
     words = f"Orange raises the risk, blue lowers it; ! is not a biological cause{stable}"
     sized = chart.properties(width=420, height=alt.Step(20))
-    figure: Figure = finish(sized, f"{len(card.lines)} concepts", words)
-    return figure
+    return finish(sized, f"{len(card.lines)} concepts", words)
 
 
 def _quorum_chart(card: Card, rounds: int) -> Figure:
-    """Concepts by rounds: a mark where the hospitals agreed."""
     rows = [
         {"name": line.name, "round": round_, "what": _direction(line)}
         for line in card.lines
@@ -271,10 +253,8 @@ def _quorum_chart(card: Card, rounds: int) -> Figure:
     x = alt.X("round:Q", title="Round", scale=places, axis=alt.Axis(tickMinStep=1, grid=False))
     colour = alt.Color("what:N", scale=COLOURS, legend=None)
     mark = alt.Chart(table(rows)).mark_square(size=70).encode(x=x, y=y, color=colour)
-    figure: Figure = finish(
-        mark.properties(width=420, height=alt.Step(18)), "When hospitals agreed"
-    )
-    return figure
+    sized = mark.properties(width=420, height=alt.Step(18))
+    return finish(sized, "When hospitals agreed")
 
 
 def _row(line: Line, card: Card) -> dict[str, str]:
@@ -285,7 +265,7 @@ def _row(line: Line, card: Card) -> dict[str, str]:
         "weight": f"{line.weight:+.3f}" if line.weight else NONE,
         "odds": f"× {math.exp(line.weight):.2f}" if line.weight else NONE,
         "flag": line.caution.split(":")[0],
-        "rounds": spans(line.rounds) or NONE,
+        "rounds": _spans(line.rounds) or NONE,
         "count": f"{len(line.rounds)} of {card.votes}" if card.votes else "",
         "chosen": f"{line.chosen} of {card.trainings}" if card.trainings > 1 else NONE,
         "agreement": f"{line.agreement:.0%}" if twice else NONE,
@@ -293,10 +273,9 @@ def _row(line: Line, card: Card) -> dict[str, str]:
     }
 
 
-def spans(rounds: tuple[int, ...]) -> str:
-    """Rounds as spans.
-
-    >>> spans((2, 3, 4, 7, 9, 10))
+def _spans(rounds: tuple[int, ...]) -> str:
+    """
+    >>> _spans((2, 3, 4, 7, 9, 10))
     '2–4, 7, 9–10'
     """
     found = []

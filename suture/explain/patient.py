@@ -1,6 +1,11 @@
 """`suture explain --patient`: one patient's risk by a finished run's model, explained at the
 patient's own site in four layers (VEIL, Figure 3): risk, amplifiers, mitigators, notes on the data.
 
+The model is additive over concepts, so the explanation is the model and not an approximation of it:
+a contribution is weight * (the patient's concept - the reference patients' mean), and the
+reference's log odds plus all contributions *is* the patient's log odds. Concepts of one feature are
+shown together, as a clinician reads them.
+
 Only this site's rows are read. Percentiles, calibration and interval come from its own training
 patients; on request, percentiles come from histograms that every site has released and charged
 (`suture.explain.percentiles`). The page holds a patient's values and figures computed from the
@@ -10,7 +15,8 @@ site's rows: it is for that patient's clinicians, at that site.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import altair as alt
@@ -19,30 +25,47 @@ import numpy as np
 from suture.engine.federation import images_of, survey
 from suture.errors import DataError, StudyError
 from suture.evaluation.metrics import platt_fit
-from suture.explain.contributions import MATERIAL, Explanation, Part, explain
-from suture.explain.percentiles import load_percentiles
+from suture.explain.percentiles import Histogram, load_percentiles
 from suture.explain.run import (
     LOWERS,
     RAISES,
     TOTAL,
     Answer,
+    ConceptModel,
     FinishedRun,
+    Floats,
     Rows,
+    calibrated_interval,
     cautions,
     file_stem,
     last_rows,
     percent,
     place_of,
-    privacy_words,
     sigmoid,
+    write_page,
 )
-from suture.privacy.software import VERSION
-from suture.report.shell import fill, put
-from suture.report.theme import INK, Figure, finish, save, table
-from suture.schema.table import Schema
+from suture.models.concepts import Concept, label_of
+from suture.report.theme import INK, Figure, finish, table
+from suture.schema.table import Number, Schema
 from suture.site.cohort import load
 from suture.site.reading import encode_rows, patient_rows
 
+EXTREME = 0.01
+RARE = 0.02
+SIMILAR_SHARE = 0.25
+FEW = 10
+MATERIAL = 0.02
+"""A contribution to the log odds smaller than this is worth neither a line nor a warning."""
+SIDES = {"below": -1, "low": -1, "above": 1, "high": 1}
+NOT_MEASURED = "not measured, so it counts as neither low nor high"
+MEASURING = Concept("", "", "missing", 0).caution
+UNUSUAL = {
+    "bound": "At or beyond the declared bounds, counted as the bound",
+    "below": "Lower than in 99 % of this site's patients, so the model has little evidence there",
+    "above": "Higher than in 99 % of this site's patients, so the model has little evidence there",
+    "never": "Never measured in this site's training patients",
+    "filled": "Not measured, filled with a neutral value",
+}
 PER_MILLE = (1, 2, 5, 10, 20, 50, 100, 200, 350, 500, 650, 800, 900, 950, 980, 990)
 """Ticks of the waterfall's axis."""
 BARS = 10
@@ -53,6 +76,49 @@ CAPTION = (
     "From the site's average patient to this one. Bars add up to the shared model's risk exactly, "
     "in log odds; the site's calibration comes last."
 )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One feature's contribution to the log odds."""
+
+    feature: str
+    label: str
+    value: str
+    contribution: float
+    percentile: float | None
+    """Share of the reference patients with a smaller value; None where the feature is missing or
+    not a number."""
+    margin: float
+    """Half of the 95 % interval that the noise of a federation's histogram leaves around
+    ``percentile``; 0 for the site's own patients."""
+    reasons: tuple[str, ...]
+    caution: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything the page shows. ``log_odds`` = ``base`` + the sum of all contributions, exactly."""
+
+    log_odds: float
+    base: float
+    parts: tuple[Part, ...]
+    interval: tuple[float, float]
+    calibrated: float
+    notes: tuple[str, ...]
+    reference: int
+    """The number of reference patients."""
+    concepts: int
+
+    @property
+    def risk(self) -> float:
+        """The model's risk."""
+        return sigmoid(self.log_odds)
+
+    def moving(self, sign: int) -> list[Part]:
+        """What raises (1) or lowers (-1) the risk against the reference's, largest first."""
+        found = [part for part in self.parts if sign * part.contribution > MATERIAL]
+        return sorted(found, key=lambda part: -sign * part.contribution)
 
 
 def explain_patient(
@@ -84,27 +150,24 @@ def explain_patient(
         split_key=str(run.study.seed), passage=passage, images=images_of(run.study, run.base),
     )  # fmt: skip
     if row is not None:
-        rows = _row_of_file(row, model.schema)
+        rows, name = _row_of_file(row, model.schema), row.stem
     else:
-        rows = patient_rows(place.source, model.schema, str(patient), site=site, passage=passage)
+        name = str(patient)
+        rows = patient_rows(place.source, model.schema, name, site=site, passage=passage)
     reference, outcomes = last_rows(data.train)
     scaling = platt_fit(outcomes, 1 / (1 + np.exp(-model.log_odds(reference))))
     found = explain(model, rows[-1], reference, scaling, histograms)
-    found = replace(found, federation=words)
-    name = patient if patient is not None else Path(str(row)).stem
-    target = out or run.folder / "explanations"
-    target.mkdir(parents=True, exist_ok=True)
-    stem = file_stem(site, name)
-    html, png = target / f"{stem}.html", target / f"{stem}.png"
-    _write(found, run, (site, name, len(rows)), html, png)
+    context = _context(found, run, words)
+    context |= {"site": site, "patient": name, "rows": len(rows)}
+    path = (out or run.explanations) / file_stem(site, name)
+    charts = {"waterfall": (waterfall(found), CAPTION)}
     return {
-        "page": str(html),
-        "picture": str(png),
+        **write_page(path, "patient.html", context, charts, f"{site}-{name}"),
         "risk": found.risk,
         "calibrated": found.calibrated,
         "interval": found.interval,
-        "amplifiers": [part.label for part in found.amplifiers],
-        "mitigators": [part.label for part in found.mitigators],
+        "amplifiers": [part.label for part in found.moving(1)],
+        "mitigators": [part.label for part in found.moving(-1)],
         "notes": list(found.notes),
         "percentiles": percentiles,
     }
@@ -125,15 +188,185 @@ def _row_of_file(path: Path, schema: Schema) -> Rows:
     return encode_rows({str(name): table[name].to_numpy() for name in table.columns}, schema)
 
 
-def _write(
-    found: Explanation, run: FinishedRun, who: tuple[str, str, int], html: Path, png: Path
-) -> None:
-    """Write the page and the picture; ``who`` is the site, the patient and their number of rows."""
-    site, patient, rows = who
-    chart = waterfall(found)
-    context = {
-        "patient": patient,
-        "site": site,
+def explain(
+    model: ConceptModel,
+    row: Rows,
+    reference: Rows,
+    scaling: tuple[tuple[float, float], Floats],
+    federation: Mapping[str, Histogram] | None = None,
+) -> Explanation:
+    """Explain one encoded row against encoded reference rows of the same site; ``federation`` holds
+    the histograms that percentiles are read off instead."""
+    used = np.flatnonzero(model.weights)
+    weights = model.weights[used].astype(np.float64)
+    mine = model.concepts.matrix(row[None, :], used)[0].astype(np.float64)
+    others = model.concepts.matrix(reference, used).astype(np.float64)
+    mean = others.mean(axis=0)
+    contributions = weights * (mine - mean)
+    base = math.fsum([model.bias, *(weights * mean)])
+    features: dict[str, list[tuple[Concept, float, float]]] = {}
+    for place, value, change in zip(used, mine, contributions, strict=True):
+        concept = model.concepts.items[place]
+        features.setdefault(concept.feature, []).append((concept, float(value), float(change)))
+    parts = [_part(model.schema, said, row, reference, federation) for said in features.values()]
+    log_odds = math.fsum([base, *(part.contribution for part in parts)])
+    calibrated, interval = calibrated_interval(log_odds, scaling)
+    distance = np.abs(others - mine) @ np.abs(weights)
+    similar = np.count_nonzero(distance < SIMILAR_SHARE * float(np.abs(weights).sum()))
+    return Explanation(
+        log_odds=log_odds,
+        base=base,
+        parts=tuple(parts),
+        interval=interval,
+        calibrated=calibrated,
+        notes=_notes(model, row, reference, int(similar)),
+        reference=len(reference),
+        concepts=len(used),
+    )
+
+
+def _part(
+    schema: Schema,
+    said: list[tuple[Concept, float, float]],
+    row: Rows,
+    reference: Rows,
+    federation: Mapping[str, Histogram] | None,
+) -> Part:
+    """One feature's part: ``said`` holds its concepts, their values and their contributions."""
+    first, total = said[0][0], math.fsum(change for *_, change in said)
+    feature, missing = schema.features[first.feature], _missing(first, row)
+    # The concepts that speak: present in this patient, or absent where most others have them.
+    speaking = sorted(said, key=lambda one: -abs(one[2]))
+    reasons = _reasons([(concept, v) for concept, v, change in speaking if abs(change) > 1e-9])[:3]
+    caution = _caution([c for c, _, change in said if abs(change) > MATERIAL], measured=not missing)
+    if missing:
+        # "Not low" would read as a finding, and nothing was found.
+        reasons = (NOT_MEASURED,)
+        caution = caution or (MEASURING if abs(total) > MATERIAL else "")
+    percentile, margin = None, 0.0
+    column = _measured(first, reference)
+    if first.kind not in ("is", "missing") and not missing and len(column):
+        if federation is None:
+            percentile = float(np.mean(column < row[first.column]))
+        elif isinstance(feature, Number) and first.feature in federation:
+            percentile, margin = federation[first.feature].below(_raw(first, feature, row))
+    label = label_of(first.feature, feature)
+    value = _value([concept for concept, *_ in said], schema, row)
+    return Part(first.feature, label, value, total, percentile, margin, reasons, caution)
+
+
+def _missing(concept: Concept, row: Rows) -> bool:
+    return concept.missing >= 0 and row[concept.missing] > 0
+
+
+def _measured(concept: Concept, reference: Rows) -> Rows:
+    """The reference patients' values of a number, of those in whom it was measured."""
+    column = reference[:, concept.column]
+    return column if concept.missing < 0 else column[reference[:, concept.missing] == 0]
+
+
+def _caution(speaking: list[Concept], *, measured: bool) -> str:
+    """Why a part is not all biology. Where a value was measured, only that fact needs the
+    warning."""
+    marked = [concept for concept in speaking if concept.caution]
+    if not marked:
+        return ""
+    only_measuring = all(concept.kind == "missing" for concept in marked)
+    if measured and only_measuring and len(speaking) > len(marked):
+        return "in part only because it was measured: that is not a biological cause; review"
+    return marked[0].caution
+
+
+def _raw(concept: Concept, feature: Number, row: Rows) -> float:
+    """A number in its own unit, from its encoded value within [-1, 1]."""
+    return feature.low + (float(row[concept.column]) + 1) / 2 * (feature.high - feature.low)
+
+
+def _value(concepts: list[Concept], schema: Schema, row: Rows) -> str:
+    first = concepts[0]
+    feature = schema.features[first.feature]
+    if first.kind == "missing":
+        return "not measured" if row[first.column] > 0 else "measured"
+    if _missing(first, row):
+        return "not measured"
+    if isinstance(feature, Number):
+        return f"{float(f'{_raw(first, feature, row):.3g}'):g} {feature.unit}".strip()
+    for concept in concepts:
+        if concept.kind == "is" and row[concept.column] > 0:
+            return concept.name.removeprefix(f"{label_of(first.feature, feature)}: ")
+    return "no" if first.name.endswith(": yes") else "another value"
+
+
+def _reasons(speaking: list[tuple[Concept, float]]) -> tuple[str, ...]:
+    """What concepts say in words; of several thresholds on one side, only the one that implies the
+    others: below 60 is below 65 too.
+
+    >>> low = [Concept(f"Mean pressure, low (< {at} mmHg)", "map", "low", 0, at=at) for at in (65, 60)]
+    >>> _reasons([(low[0], 1.0), (low[1], 1.0)]), _reasons([(low[0], 0.0), (low[1], 0.0)])
+    (('low (< 60 mmHg)',), ('not low (< 65 mmHg)',))
+    """
+    found = []
+    for concept, value in speaking:
+        if concept.kind == "value":
+            found.append("the value itself")
+        elif concept.kind == "missing":
+            found.append("not measured" if value else "was measured")
+        else:
+            text, side = concept.name, SIDES.get(concept.kind)
+            if side is not None:
+                same = [
+                    side * c.at
+                    for c, v in speaking
+                    if SIDES.get(c.kind) == side and bool(v) == bool(value)
+                ]
+                if side * concept.at != (max(same) if value else min(same)):
+                    continue
+                text = text.split(", ")[-1]
+            found.append(text if value else f"not {text}")
+    return tuple(found)
+
+
+def _notes(model: ConceptModel, row: Rows, reference: Rows, similar: int) -> tuple[str, ...]:
+    """What makes the prediction less certain: values that are rare here, were filled in, or have
+    few like them."""
+    notes: list[str] = []
+    found: dict[str, list[str]] = {}
+    for concept in model.concepts.items:
+        label = label_of(concept.feature, model.schema.features[concept.feature])
+        present = row[concept.column] > 0
+        if concept.kind == "missing" and present:
+            found.setdefault("filled", []).append(label)
+        elif concept.kind == "is" and present and not concept.name.endswith(": yes"):
+            share = float(np.mean(reference[:, concept.column] > 0))
+            if share < RARE:
+                notes.append(
+                    f"{concept.name}: a rare category here ({share:.1%} of this site's patients)"
+                )
+        elif concept.kind == "value" and not _missing(concept, row):
+            found.setdefault(_rarity(concept, row, reference), []).append(label)
+    notes += [f"{text}: {'; '.join(found[key])}" for key, text in UNUSUAL.items() if key in found]
+    if similar < FEW:
+        notes.append(
+            f"Few similar patients: {similar} of this site's {len(reference)} are close to this one"
+        )
+    return tuple(notes)
+
+
+def _rarity(concept: Concept, row: Rows, reference: Rows) -> str:
+    """Where a value lies among the reference patients': a key of `UNUSUAL`, or "usual"."""
+    column, value = _measured(concept, reference), row[concept.column]
+    if not len(column):
+        return "never"
+    low, high = np.quantile(column, [EXTREME, 1 - EXTREME])
+    if value < low or value > high:
+        return "below" if value < low else "above"
+    return "bound" if abs(value) >= 1 else "usual"
+
+
+def _context(found: Explanation, run: FinishedRun, federation: str) -> dict[str, object]:
+    """What the page says; ``federation`` says whose percentiles, where not the site's own."""
+    raising, lowering = found.moving(1), found.moving(-1)
+    return {
         "study": run.record["name"],
         "outcome": run.outcome,
         "risk": percent(found.calibrated),
@@ -141,26 +374,16 @@ def _write(
         "base": percent(sigmoid(found.base)),
         "interval": f"{percent(found.interval[0])} to {percent(found.interval[1])}",
         "reference": f"{found.reference:,}",
-        "rows": rows,
-        "amplifiers": [_line(part, bool(found.federation)) for part in found.amplifiers[:LISTED]],
-        "mitigators": [_line(part, bool(found.federation)) for part in found.mitigators[:LISTED]],
-        "federation": found.federation,
-        "more": len(found.amplifiers[LISTED:]) + len(found.mitigators[LISTED:]),
-        "warnings": cautions(
-            (part.caution, part.label) for part in (*found.amplifiers, *found.mitigators)
-        ),
+        "amplifiers": [_line(part, bool(federation)) for part in raising[:LISTED]],
+        "mitigators": [_line(part, bool(federation)) for part in lowering[:LISTED]],
+        "federation": federation,
+        "more": len(raising[LISTED:]) + len(lowering[LISTED:]),
+        "warnings": cautions((part.caution, part.label) for part in (*raising, *lowering)),
         "least": f"{100 * math.expm1(MATERIAL):.0f} %",
         "notes": found.notes,
         "concepts": found.concepts,
-        "footer": [
-            ("Model", f"{run.label}, {found.concepts} concepts"),
-            ("Privacy of the model", privacy_words(run.record["privacy"])),
-            ("Suture", VERSION),
-        ],
+        "footer": [("Model", f"{run.label}, {found.concepts} concepts"), *run.footer[1:]],
     }
-    charts, captions = {"waterfall": chart}, {"waterfall": CAPTION}
-    put(fill("patient.html", context, charts, captions, f"{site}-{patient}"), html)
-    save(chart, png)
 
 
 def waterfall(found: Explanation) -> Figure:
@@ -178,15 +401,13 @@ def waterfall(found: Explanation) -> Figure:
     # Log odds of the model and of the calibrated risk both end inside the figure, with room for a
     # bar's text.
     floor, ceiling = min(*levels, calibrated) - 0.5, max(*levels, calibrated) + 0.9
-
-    def total(name: str, end: float, risk: float) -> dict[str, float | str]:
-        return _bar(name, floor, end, "total", percent(risk))
-
-    bars = [total("This site's average patient", found.base, sigmoid(found.base))]
-    bars += [_step(name, *levels[i : i + 2]) for i, (name, _) in enumerate(steps)]
-    bars.append(total("The shared model", found.log_odds, found.risk))
-    bars.append(_step("Calibration at this site", found.log_odds, calibrated))
-    bars.append(total("This patient", calibrated, found.calibrated))
+    bars = [_bar("This site's average patient", floor, found.base, percent(sigmoid(found.base)))]
+    bars += [_bar(name, levels[i], levels[i + 1]) for i, (name, _) in enumerate(steps)]
+    bars += [
+        _bar("The shared model", floor, found.log_odds, percent(found.risk)),
+        _bar("Calibration at this site", found.log_odds, calibrated),
+        _bar("This patient", floor, calibrated, percent(found.calibrated)),
+    ]
     ticks = [math.log(n / (1000 - n)) for n in PER_MILLE]
     axis = alt.Axis(
         values=[tick for tick in ticks if floor < tick < ceiling],
@@ -204,18 +425,16 @@ def waterfall(found: Explanation) -> Figure:
     chart += text.encode(x=alt.X("end:Q"), y=y, text="text:N")
     subtitle = "Orange raises, blue lowers; × is what the odds are multiplied by"
     chart = chart.properties(width=560, height=alt.Step(28))
-    figure: Figure = finish(chart, "What makes this patient's risk differ", subtitle)
-    return figure
+    return finish(chart, "What makes this patient's risk differ", subtitle)
 
 
-def _bar(name: str, start: float, end: float, what: str, text: str) -> dict[str, float | str]:
+def _bar(name: str, start: float, end: float, total: str = "") -> dict[str, float | str]:
+    """A change of the log odds, or (with the text ``total``) a level."""
+    change = end - start
+    what = "total" if total else "raises" if change > 0 else "lowers"
+    text = total or f"× {math.exp(change):.2f}"
     bar: dict[str, float | str] = {"name": name, "from": start, "to": end}
     return {**bar, "end": max(start, end), "what": what, "text": text}
-
-
-def _step(name: str, start: float, end: float) -> dict[str, float | str]:
-    change = end - start
-    return _bar(name, start, end, "raises" if change > 0 else "lowers", f"× {math.exp(change):.2f}")
 
 
 def _line(part: Part, federation: bool) -> dict[str, str | None]:

@@ -46,12 +46,7 @@ class Histogram:
 
     def below(self, value: float) -> tuple[float, float]:
         """The share of patients below a value, interpolated between the edges, and half of the 95 %
-        interval that noise leaves around it.
-
-        >>> found = Histogram(np.array([0.0, 1.0, 2.0]), np.array([60.0, 40.0]), 1.0).below(1.5)
-        >>> round(found[0], 3), round(found[1], 3)
-        (0.8, 0.012)
-        """
+        interval that noise leaves around it."""
         sums = np.concatenate(([0.0], np.cumsum(self.counts)))
         total, count = float(sums[-1]), len(self.counts)
         if total <= 0:
@@ -88,10 +83,8 @@ def release_percentiles(
         with open_account(run.study, place, world.schema, delta=delta, budget=budget) as site:
             promise = site.budget
             multiplier = noise_for(epsilon, promise.delta, 1.0, 1, promise.accountant)
-            source, outcome, passage = place.source, run.study.outcome, site.passage
-            read = read_each(
-                source, world.schema, outcome, columns, site=place.name, passage=passage
-            )
+            about = (place.source, world.schema, run.study.outcome, columns)
+            read = read_each(*about, site=place.name, passage=site.passage)
             tally = joint_histograms(read, bins)
             what = f"histograms of {len(columns)} columns ({', '.join(columns)}), bins={bins}"
             question = ("percentiles", tuple(columns), bins)
@@ -112,10 +105,8 @@ def release_percentiles(
         "counted": "each patient once for each number, in the bin of the mean of their rows",
     }
     histograms = {
-        name: {"low": low, "high": high, "counts": counts.tolist()}
-        for (name, (low, high)), counts in zip(
-            bounds.items(), np.split(total, len(columns)), strict=True
-        )
+        name: {"low": bounds[name][0], "high": bounds[name][1], "counts": counts.tolist()}
+        for name, counts in zip(columns, np.split(total, len(columns)), strict=True)
     }
     found = {"study": run.study.name, **facts, "histograms": histograms}
     write_whole(run.folder / FILE, json.dumps(found, indent=1).encode())
@@ -144,14 +135,10 @@ def load_percentiles(folder: Path) -> tuple[dict[str, Histogram], str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         bins, deviation = found["bins"], float(found["noise_sd"])
-        histograms = {
-            name: Histogram(
-                np.linspace(one["low"], one["high"], bins + 1),
-                np.asarray(one["counts"], np.float64),
-                deviation,
-            )
-            for name, one in found["histograms"].items()
-        }
+        histograms = {}
+        for name, one in found["histograms"].items():
+            edges = np.linspace(one["low"], one["high"], bins + 1)
+            histograms[name] = Histogram(edges, np.asarray(one["counts"], np.float64), deviation)
         cost = math.ceil(100 * found["epsilon"]) / 100
         words = (
             f"a histogram over all {found['hospitals']} hospitals with noise (epsilon {cost:g} at "

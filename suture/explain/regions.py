@@ -23,48 +23,34 @@ against another:
   needs no other image, so it serves where no site is named; it answers "what does the detail in
   this region add?". A bright marker leaves a faint patch in it, so its value comes out smaller than
   against the site's mean.
+
+`suture segment` trains that U-Net on generated radiographs whose masks are known. No patient is in
+them, so the weights cost nothing and may go anywhere; they are not part of the package. On real
+images the U-Net is a guess: generated chests are simpler than real ones, and its Dice is on
+generated images only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from suture.errors import DataError
-from suture.explain.run import Floats, Rows
+from suture.cohorts.radiographs import REGIONS, radiographs, truth
+from suture.errors import DataError, StudyError
+from suture.explain.run import Answer, Floats, Rows
+from suture.models.unet import CLASSES, SIDE, measured_dice, shapes, train_unet
+from suture.result import save_model
 
 BACKGROUNDS = {
     "site": "the mean image of this site's own training patients, which stays at the site",
     "blur": "the image itself, blurred (Gaussian, a tenth of the width)",
 }
-
-
-def blurred(image: Rows) -> Rows:
-    """The image (a row of pixels) without detail.
-
-    >>> flat = np.full(256, 0.25, np.float32)
-    >>> bool(np.allclose(blurred(flat), flat))
-    True
-    """
-    size = round(len(image) ** 0.5)
-    square = image.reshape(size, size).astype(np.float64)
-    soft = gaussian_filter(square, sigma=size / 10, mode="nearest")
-    return np.asarray(soft.reshape(-1), np.float32)
-
-
-def mean_image(images: Rows) -> Rows:
-    """The mean of rows of pixels.
-
-    >>> mean_image(np.array([[0.0, 1.0], [1.0, 1.0]], np.float32)).tolist()
-    [0.5, 1.0]
-    """
-    return np.asarray(images.mean(axis=0, dtype=np.float64), np.float32)
-
-
 Mask = NDArray[np.bool_]
 SIDES = ("right", "left")
 ZONES = ("upper zone", "middle zone", "lower zone")
@@ -88,6 +74,8 @@ CORNER_HEIGHT, CORNER_WIDTH = 0.17, 0.2
 LEAST = {"right lung": 0.03, "left lung": 0.03, "heart": 0.01}
 """Share of the image below which a mask is taken to be a failed segmentation: a lung covers about a
 tenth."""
+HOSPITALS, HELD_OUT = 10, 0.25
+"""To train the U-Net on: as many hospitals as there are scanner looks, and the share to test on."""
 
 
 @dataclass(frozen=True)
@@ -122,20 +110,28 @@ class Regions:
         return np.isin(self.index, [self.names.index(name) for name in names])
 
 
-def grid(size: int) -> Regions:
-    """The fixed anatomical grid for an upright frontal view that fills a square image.
+def blurred(image: Rows) -> Rows:
+    """The image (a row of pixels) without detail.
 
-    >>> regions = grid(64)
-    >>> regions.names[int(regions.index[20, 44])], regions.names[int(regions.index[20, 20])]  # image's right, image's left
-    ('left upper zone', 'right upper zone')
-    >>> regions.names[int(regions.index[40, 38])], regions.names[int(regions.index[0, 63])]
-    ('heart', 'left top corner')
+    >>> flat = np.full(256, 0.25, np.float32)
+    >>> bool(np.allclose(blurred(flat), flat))
+    True
     """
+    size = round(len(image) ** 0.5)
+    square = image.reshape(size, size).astype(np.float64)
+    soft = gaussian_filter(square, sigma=size / 10, mode="nearest")
+    return np.asarray(soft.reshape(-1), np.float32)
+
+
+def mean_image(images: Rows) -> Rows:
+    """The mean of rows of pixels."""
+    return np.asarray(images.mean(axis=0, dtype=np.float64), np.float32)
+
+
+def grid(size: int) -> Regions:
+    """The fixed anatomical grid for an upright frontal view that fills a square image."""
     down, across = _places(size)
-    lungs = {
-        "right": (across >= 0.12) & (across < 0.43),
-        "left": (across >= 0.57) & (across < 0.88),
-    }
+    right, left = (across >= 0.12) & (across < 0.43), (across >= 0.57) & (across < 0.88)
     height = (down >= 0.14) & (down < 0.80)
     # The cardiac silhouette lies two thirds to the patient's left of the midline, that is on the
     # image's right.
@@ -143,7 +139,7 @@ def grid(size: int) -> Regions:
     # A lung's apex is round, so a corner cuts the box around it: what stands in the corner is then
     # not the lung's.
     clear = ~np.logical_or.reduce(_corners(size)) & height & ~heart
-    index = _paint({side: lungs[side] & clear for side in SIDES}, heart, (0.14, 0.80))
+    index = _paint({"right": right & clear, "left": left & clear}, heart, (0.14, 0.80))
     return Regions(NAMES, index, FIXED)
 
 
@@ -213,3 +209,54 @@ def _places(size: int) -> tuple[Floats, Floats]:
         )
     middle, square = (np.arange(size) + 0.5) / size, (size, size)
     return np.broadcast_to(middle[:, None], square), np.broadcast_to(middle[None, :], square)
+
+
+def train_segmentation(
+    out: Path,
+    *,
+    images: int = 600,
+    epochs: int = 4,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Answer:
+    """Train the U-Net, measure it on images of other patients and write its weights; returns what
+    was measured."""
+    if images < 10 * HOSPITALS or epochs < 1:
+        raise StudyError(
+            f"--images: expected at least {10 * HOSPITALS}, found {images}; --epochs: at least 1"
+        )
+    if out.suffix != ".npz":
+        raise StudyError(f"--out: weights are written as an .npz file, found {out.name!r}")
+    start = time.monotonic()
+    say(f"generating {images} radiographs and {round(HELD_OUT * images)} to test on")
+    (x, classes), (test_x, test_classes) = _known(seed, images // HOSPITALS)
+    weights = train_unet(x, classes, epochs=epochs, seed=seed, say=say)
+    dice = measured_dice(weights, test_x, test_classes)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_model(out, weights)
+    return {
+        "weights": str(out),
+        "dice": dice,
+        "images": len(x),
+        "tested": len(test_x),
+        "parameters": sum(int(np.prod(shape)) for shape in shapes().values()),
+        "seconds": time.monotonic() - start,
+    }
+
+
+def _known(seed: int, each: int) -> list[tuple[Rows, NDArray[np.int8]]]:
+    """Images from 0 to 1 and the U-Net's class of every pixel, to train on and to test on, over all
+    scanner looks. Zones of one side together are that side's lung."""
+    lungs = {name: f"{name.split()[0]} lung" for name in REGIONS if name.endswith("zone")}
+    named = [CLASSES.index(c) if (c := lungs.get(name, name)) in CLASSES else 0 for name in REGIONS]
+    cohort = radiographs(seed, hospitals=HOSPITALS, images=each, size=SIDE, test_fraction=HELD_OUT)
+    sets = []
+    for test in (False, True):
+        pictures = [(site.test if test else site.table) or {} for site in cohort.sites]
+        x = np.asarray(np.concatenate([table["image"] for table in pictures]) / 255, np.float32)
+        known = [
+            truth(seed, i, test=test, images=each, size=SIDE, test_fraction=HELD_OUT).masks.regions
+            for i in range(HOSPITALS)
+        ]
+        sets.append((x, np.array(named, np.int8)[np.concatenate(known)]))
+    return sets

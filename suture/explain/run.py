@@ -6,7 +6,7 @@ Everything that this room needs from a particular method is in `concept_model`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,12 @@ from suture.engine.plan import World
 from suture.errors import RunError, StudyError
 from suture.methods.registry import declared, readable
 from suture.models.concepts import Concepts, dictionary
+from suture.privacy.software import VERSION
 from suture.privacy.unit import Patients
+from suture.report.shell import fill, put
+from suture.report.theme import Figure, save
 from suture.result import Result
-from suture.schema.record import Record, Statement
+from suture.schema.record import Record
 from suture.schema.table import Schema
 from suture.site.gate import Place
 from suture.study import Study
@@ -71,8 +74,7 @@ class FinishedRun:
     def open(cls, folder: str | Path) -> FinishedRun:
         """Read the result and the study; no row is touched."""
         folder = Path(folder).resolve()
-        result = Result.load(folder)
-        return cls(folder, result, *RunFolder.open(folder))
+        return cls(folder, Result.load(folder), *RunFolder.open(folder))
 
     @property
     def record(self) -> Record:
@@ -80,6 +82,11 @@ class FinishedRun:
         data: Any = self.result.data
         record: Record = data
         return record
+
+    @property
+    def explanations(self) -> Path:
+        """Where explanations are written unless another folder is named."""
+        return self.folder / "explanations"
 
     @property
     def method(self) -> str:
@@ -95,6 +102,16 @@ class FinishedRun:
     def outcome(self) -> str:
         """The outcome in words."""
         return self.record["outcome"].replace("_", " ")
+
+    @property
+    def footer(self) -> list[tuple[str, str]]:
+        """The end of a page about one patient: the model, and what is proven about it."""
+        private = self.record["privacy"]
+        words = "none: the model was trained without differential privacy"
+        if private["protected"]:
+            promise = f"epsilon {private['epsilon']:.3g} at delta {private['delta']:g}"
+            words = f"{promise} for every training patient"
+        return [("Model", self.label), ("Privacy of the model", words), ("Suture", VERSION)]
 
     def concept_model(self, page: str) -> ConceptModel:
         """The run's model; refused where it is not made of concepts, which ``page`` needs."""
@@ -134,11 +151,7 @@ def last_rows(patients: Patients) -> tuple[Rows, NDArray[np.int32]]:
 
 
 def sigmoid(log_odds: float) -> float:
-    """The risk that belongs to log odds.
-
-    >>> sigmoid(0.0)
-    0.5
-    """
+    """The risk that belongs to log odds."""
     return 1 / (1 + math.exp(-max(-40.0, min(40.0, log_odds))))
 
 
@@ -149,10 +162,6 @@ def calibrated_interval(
     open about the calibration.
 
     ``scaling`` is the site's Platt scaling: slope and intercept, and their covariance.
-
-    >>> risk, (low, high) = calibrated_interval(0.0, ((1.0, 0.0), np.eye(2) / 100))
-    >>> risk, round(low, 3), round(high, 3)
-    (0.5, 0.451, 0.549)
     """
     (slope, intercept), covariance = scaling
     at = np.array([log_odds, 1.0])
@@ -169,6 +178,24 @@ def file_stem(*words: str) -> str:
     """
     text = "-".join(words)
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in text)[:80]
+
+
+def write_page(
+    path: Path,
+    template: str,
+    context: Mapping[str, object],
+    charts: Mapping[str, tuple[Figure, str]],
+    name: str,
+) -> Answer:
+    """Write a page with its charts and captions, and the first chart as a picture, both named
+    ``path`` without its ending; ``name`` is that of downloaded charts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    html, png = (path.with_name(f"{path.name}.{ending}") for ending in ("html", "png"))
+    figures = {key: chart for key, (chart, _) in charts.items()}
+    captions = {key: caption for key, (_, caption) in charts.items()}
+    put(fill(template, context, figures, captions, name), html)
+    save(next(iter(figures.values())), png)
+    return {"page": str(html), "picture": str(png)}
 
 
 def percent(share: float) -> str:
@@ -193,12 +220,3 @@ def cautions(marked: Iterable[tuple[str, str]], separator: str = ", ") -> list[s
         if caution:
             names.setdefault(caution.split(":")[0], []).append(name)
     return [f"{why[0].upper()}{why[1:]}: {separator.join(found)}" for why, found in names.items()]
-
-
-def privacy_words(private: Statement) -> str:
-    """What is proven about the model, for the foot of a page."""
-    if not private["protected"]:
-        return "none: the model was trained without differential privacy"
-    return (
-        f"epsilon {private['epsilon']:.3g} at delta {private['delta']:g} for every training patient"
-    )

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +98,10 @@ class Work:
         """Whether the study's folder has a run, finished or not, of exactly this study."""
         folder = self.folder(study)
         return (folder / "run.json").exists() and Study.from_toml(folder / "study.toml") == study
+
+    def finished(self, study: Study) -> bool:
+        """Whether the study's folder has a finished run of exactly this study."""
+        return (self.folder(study) / "result.json").exists() and self.holds(study)
 
     def run(self, study: Study, base: Path | None = None) -> Result:
         """Reuse a finished run of exactly this study, resume an unfinished one, or start it.
@@ -241,6 +245,15 @@ def summary(name: str, values: Sequence[float], *, sd: bool = False) -> Row:
     if sd:
         row[f"{name} sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return {**row, f"{name} 95% low": low, f"{name} 95% high": high}
+
+
+def rows_under(heads: str, lines: Iterable[Sequence[str | float | None]]) -> list[Row]:
+    """Rows of a table from the heads of its columns and the values of each line.
+
+    >>> rows_under("risk | our share", [("low", 0.9)])
+    [{'risk': 'low', 'our share': 0.9}]
+    """
+    return [dict(zip(heads.split(" | "), line, strict=True)) for line in lines]
 
 
 def number(value: object) -> float:

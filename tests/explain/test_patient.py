@@ -10,8 +10,7 @@ import pytest
 
 from suture.engine import conduct
 from suture.errors import DataError, StudyError
-from suture.explain.contributions import explain
-from suture.explain.patient import explain_patient, waterfall
+from suture.explain.patient import explain, explain_patient, waterfall
 from suture.explain.run import ConceptModel
 from suture.models.concepts import dictionary
 from suture.schema.table import Category, Number, Schema

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from suture.errors import RunError
-from suture.papers.ifedavg import detection, tables, trainings
+from suture.papers import ifedavg
+from suture.papers.ifedavg import detection, trainings
 from suture.papers.reproduction import Work
 
 
@@ -31,7 +32,7 @@ def test_the_papers_settings():
     )
     assert study.model.scaling == "site"
     assert study.cohort.options()["split"] == "paper"
-    assert study.methods == tables.METHODS
+    assert study.methods == trainings.METHODS
     heart = trainings.study("heart", 8273)
     assert (heart.method.rate, heart.method.class_weights) == (0.008, None)
 
@@ -63,16 +64,16 @@ def _results(*pairs):
         return {"sites": sites}
 
     return {
-        seed: {method: result(a, b) for method in (*tables.METHODS, "f_out", "prior")}
+        seed: {method: result(a, b) for method in (*trainings.METHODS, "f_out", "prior")}
         for seed, (a, b) in enumerate(pairs)
     }
 
 
 def test_means_and_worst_clients_by_hand():
     results = _results((0.5, 0.9), (0.7, 0.7))
-    assert tables.summary(results, "ifedavg", "f1", "mean") == pytest.approx(0.7)
-    assert tables.summary(results, "ifedavg", "f1", "worst") == pytest.approx(0.6)
-    (row,) = tables.scores({"har": results}, "f1", "worst")
+    assert ifedavg.summary(results, "ifedavg", "f1", "mean") == pytest.approx(0.7)
+    assert ifedavg.summary(results, "ifedavg", "f1", "worst") == pytest.approx(0.6)
+    (row,) = ifedavg.scores({"har": results}, "f1", "worst")
     assert (row["paper iFedAvg"], row["seeds"]) == (0.950, 2)
     assert row["our FedAvg"] == pytest.approx(0.6)
 
@@ -84,7 +85,7 @@ def test_the_difference_is_paired_by_seed():
             site: {**m, "f1_weighted": m["f1_weighted"] + gain}
             for site, m in by_method["fedavg"]["sites"].items()
         }
-    row, prior = tables.differences({"har": results})
+    row, prior = ifedavg.differences({"har": results})
     assert row["mean over clients"] == pytest.approx(0.2)
     assert row["mean over clients 95% high"] == pytest.approx(0.2 + 12.7062 * 0.1, abs=1e-3)
     assert row["FedAvg's worst client"] == "a"
@@ -96,7 +97,7 @@ def test_the_difference_is_paired_by_seed():
 def test_the_lowest_client_may_be_another_with_each_method():
     results = _results((0.5, 0.9))
     results[0]["ifedavg"] = _results((0.8, 0.6))[0]["ifedavg"]
-    row = tables.differences({"har": results})[0]
+    row = ifedavg.differences({"har": results})[0]
     assert row["lowest client"] == pytest.approx(0.1)
     assert row["at FedAvg's worst"] == pytest.approx(0.3)
 

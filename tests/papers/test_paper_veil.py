@@ -9,15 +9,14 @@ from suture import cohorts
 from suture.errors import MissingExtra
 from suture.papers import reproduce, veil
 from suture.papers.reproduction import page_table
-from suture.papers.veil import figures, references, runs
 from suture.privacy.unit import Patients
 
-ICU = runs.Federation("icu")
+ICU = veil.Federation("icu")
 
 
 def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
-    for key in runs.SETTINGS:
-        for epsilon in runs.EPSILONS:
+    for key in veil.SETTINGS:
+        for epsilon in veil.EPSILONS:
             study = ICU.study(key, epsilon)
             assert study.privacy.epsilon == epsilon
             assert study.privacy.delta == 1e-5
@@ -25,8 +24,8 @@ def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
             assert study.cohort.options() == {}
             assert study.method.concepts <= 60
         assert not ICU.study(key, None).private
-        assert runs.Federation("eicu").study(key, 5.0).method == ICU.study(key, 5.0).method
-    for key in runs.WITHOUT:
+        assert veil.Federation("eicu").study(key, 5.0).method == ICU.study(key, 5.0).method
+    for key in veil.WITHOUT:
         assert not ICU.study(key, None).private
     assert not ICU.printed(5.0).private
     assert ICU.printed(5.0).method.claimed_epsilon == 5.0
@@ -34,7 +33,7 @@ def test_every_method_is_run_at_the_same_epsilon_on_held_out_hospitals():
 
 def test_the_papers_table_is_complete():
     for method in ("VEIL", "DP-FedAvg", "DP-SCAFFOLD"):
-        for epsilon in runs.EPSILONS:
+        for epsilon in veil.EPSILONS:
             assert len(veil.PAPER[method, epsilon]) == 5
     assert veil.PAPER["VEIL", 5.0][:4] == (0.835, 0.382, 0.544, 0.010)
 
@@ -64,7 +63,7 @@ def test_the_pages_footnote_says_what_intervals_are_over():
 
 def rows():
     made = []
-    for i, (label, _, _) in enumerate(runs.SETTINGS.values()):
+    for i, (label, _, _) in enumerate(veil.SETTINGS.values()):
         for epsilon in (1.0, 5.0):
             auc = 0.8 + 0.01 * i + 0.002 * epsilon
             made.append(
@@ -85,7 +84,7 @@ def rows():
 
 
 def test_the_radar_scales_each_axis_from_worst_to_best():
-    axes = figures.axes(
+    axes = veil.axes(
         {"our AUC": 0.8, "our AUPRC": 0.4, "our ECE": 0.25, "our MB": 1.0, "epsilon": 5.0}
     )
     assert axes == {
@@ -96,7 +95,7 @@ def test_the_radar_scales_each_axis_from_worst_to_best():
         "Privacy": 0.2,
     }
     assert (
-        figures.axes(
+        veil.axes(
             {**axes, "our AUC": 1, "our AUPRC": 1, "our ECE": 0, "our MB": 1, "epsilon": "none"}
         )["Privacy"]
         == 0
@@ -107,14 +106,14 @@ def test_the_radar_scales_each_axis_from_worst_to_best():
         "our AUC": 0.87,
         "our AUPRC": 0.45,
     }
-    drawn = figures.charts([*rows(), trees], "icu", "generated icu federation")
+    drawn = veil.charts([*rows(), trees], "icu", "generated icu federation")
     assert {caption[:8] for _, caption in drawn.values()} == {"Figure 1", "Figure 2"}
     for chart, _ in drawn.values():
         chart.to_dict()
 
 
 def test_references_are_measured_on_hospitals_that_did_not_train():
-    found = references.references(cohorts.load("icu", 3, hospitals=6, patients=900), 3, 2)
+    found = veil.references(cohorts.load("icu", 3, hospitals=6, patients=900), 3, 2)
     assert [other["label"].split()[0] for other in found] == ["Pooled", "Pooled", "Logistic"]
     for other in found:
         assert len(other["folds"]) == 2
@@ -133,7 +132,7 @@ def test_the_quick_reproduction_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(veil, "COHORTS", {"icu": "generated icu federation"})
     found = reproduce("veil", out=tmp_path, quick=True, threads=1)
     table = found["tables"]["table1_icu"]["rows"]
-    assert len(table) == len(runs.SETTINGS) * 3 + len(runs.WITHOUT) + 2 + 3
+    assert len(table) == len(veil.SETTINGS) * 3 + len(veil.WITHOUT) + 2 + 3
     for row in table:
         if isinstance(row["epsilon"], float):
             assert 0 < row["proven epsilon"] <= row["epsilon"] + 1e-3
@@ -145,5 +144,5 @@ def test_a_patient_alone_at_a_hospital_is_not_scored_by_its_own_outcome():
     """Too few for a model: the score is the others' rate, whichever outcome the patient has."""
     x, starts = np.zeros((6, 2), np.float32), np.arange(7)
     for y in np.eye(6, dtype=np.int32):
-        scores = references._alone(Patients(x, y, starts), seed=1)
+        scores = veil._alone(Patients(x, y, starts), seed=1)
         assert scores[y == 1][0] in (0.5 / 5, 0.5 / 6)  # nobody among the other four or five

@@ -13,7 +13,6 @@ import pytest
 from suture.errors import DataError, StudyError
 from suture.models.residual import Residual
 from suture.papers import radiology, reproduce
-from suture.papers.radiology.pretraining import public_weights
 from suture.study import Study
 
 pytest.importorskip("torch", reason="trains on images: pip install 'suture[imaging]'")
@@ -32,7 +31,7 @@ def test_public_weights_start_a_network(tmp_path: Path) -> None:
     average."""
     network = Residual(32, 8, 4)
     try:
-        path = public_weights(network, tmp_path, epochs=1)
+        path = radiology.public_weights(network, tmp_path, epochs=1)
     except DataError as error:
         pytest.skip(str(error))
     started = replace(network, weights=str(path))
@@ -40,7 +39,10 @@ def test_public_weights_start_a_network(tmp_path: Path) -> None:
     assert np.array_equal(params, started.init(np.random.default_rng(2)))
     assert params[-1] == np.float32(-np.log(2))
     (tmp_path / "again").mkdir()
-    assert public_weights(network, tmp_path / "again", epochs=1).read_bytes() == path.read_bytes()
+    assert (
+        radiology.public_weights(network, tmp_path / "again", epochs=1).read_bytes()
+        == path.read_bytes()
+    )
     with pytest.raises(StudyError, match=r"conv1.weight.*\(8, 1, 3, 3\)"):
         Residual(32, 8, 8, weights=str(path)).init(np.random.default_rng(1))
 

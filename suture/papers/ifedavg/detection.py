@@ -28,7 +28,7 @@ from suture.interop.evidence import circles, flags
 from suture.methods.ifedavg import IFedAvg
 from suture.models.dense import Dense
 from suture.papers.ifedavg.trainings import play
-from suture.papers.reproduction import Row, Tables, Work, rows_of, spread
+from suture.papers.reproduction import Row, Tables, Work, rows_of, rows_under, spread
 from suture.privacy.files import write_whole
 from suture.privacy.noise.source import seeded_key
 from suture.schema.table import Number, Schema, feature_names
@@ -66,11 +66,9 @@ FIRST_SEED = 20_000
 
 def federation(name: str, seed: int) -> Cohort:
     """A clean federation of one of `SETS`."""
-    return (
-        outbreak(seed, faults="none", missing="fill")
-        if name == "outbreak"
-        else stranger(seed, name)
-    )
+    if name == "outbreak":
+        return outbreak(seed, faults="none", missing="fill")
+    return stranger(seed, name)
 
 
 def profile_of(site: CohortSite, schema: Schema, outcome: str) -> Profile:
@@ -82,11 +80,6 @@ def profile_of(site: CohortSite, schema: Schema, outcome: str) -> Profile:
         columns[name] = raw if isinstance(feature, Number) else coded
     y = np.asarray(site.table[outcome], np.int32)
     return take(columns, y, np.arange(len(y) + 1), schema, 2, False)
-
-
-def tested(profiles: Mapping[str, Profile], schema: Schema) -> set[Cell]:
-    """The cells that the tests flag."""
-    return {(flag.site, flag.feature) for flag in flags(profiles, schema)}
 
 
 def marked(cohort: Cohort, rounds: int, seed: int) -> set[Cell] | None:
@@ -153,7 +146,8 @@ def look(task: Task) -> list[Looked]:
 
     def looked(cohort: Cohort, now: Mapping[str, Profile], fault: Fault | None = None) -> Looked:
         truth = (fault.site, fault.column) if fault else None
-        ours, paper = tested(now, schema), marked(cohort, task.rounds, task.seed)
+        ours = {(flag.site, flag.feature) for flag in flags(now, schema)}
+        paper = marked(cohort, task.rounds, task.seed)
         found: Looked = {
             "set": task.name,
             "seed": task.seed,
@@ -208,29 +202,25 @@ def plan(quick: bool) -> list[Task]:
 
 def by_fault(records: Sequence[Looked]) -> list[Row]:
     """Recall by kind and strength, over all sets."""
-    rows: list[Row] = []
+    lines = []
     for kind, strength in ((kind, one) for kind, some in STRENGTHS.items() for one in some):
         mine = [one for one in records if (one["kind"], one["strength"]) == (kind, strength)]
         both = [one for one in mine if "paper" in one]
         if mine:
-            rows.append(
-                {
-                    "fault": kind,
-                    "strength": f"{strength:.3g}",
-                    "federations": len(mine),
-                    "found by our tests": _share([one["tests"]["hit"] for one in mine]),
-                    "of": len(both),
-                    "found by our tests there": _share([one["tests"]["hit"] for one in both]),
-                    "found by the paper's O": _share([one["paper"]["hit"] for one in both]),
-                }
-            )
-    return rows
+            hits, there = (_share([one["tests"]["hit"] for one in some]) for some in (mine, both))
+            paper = _share([one["paper"]["hit"] for one in both])
+            lines.append((kind, f"{strength:.3g}", len(mine), hits, len(both), there, paper))
+    return rows_under(
+        "fault | strength | federations | found by our tests | of | found by our tests there | "
+        "found by the paper's O",
+        lines,
+    )
 
 
 def by_set(records: Sequence[Looked]) -> list[Row]:
     """Recall, precision and false alarms by set and over all, for both rules; the paper's where it
     was trained."""
-    rows: list[Row] = []
+    lines = []
     for name in (*SETS, ALL):
         mine = [one for one in records if name in (one["set"], ALL)]
         rules = {
@@ -243,30 +233,20 @@ def by_set(records: Sequence[Looked]) -> list[Row]:
             if not clean:
                 continue
             hits, flagged = sum(one["hit"] for one in ill), sum(one["flags"] for one in ill)
-            alarms = sum(count > 0 for count in clean)
-            rows.append(
-                {
-                    "set": name,
-                    "rule": rule,
-                    "faults": len(ill),
-                    "recall": hits / len(ill) if ill else None,
-                    "precision": hits / flagged if flagged else None,
-                    "clean twins": len(clean),
-                    "with a false flag": alarms,
-                    "false-alarm rate": alarms / len(clean),
-                    "at most (95 %)": upper(alarms, len(clean)),
-                    "false flags a twin": float(np.mean(clean)),
-                }
-            )
-    return rows
+            recall = hits / len(ill) if ill else None
+            precision = hits / flagged if flagged else None
+            alarms, twins = sum(count > 0 for count in clean), len(clean)
+            rates = (alarms / twins, upper(alarms, twins), float(np.mean(clean)))
+            lines.append((name, rule, len(ill), recall, precision, twins, alarms, *rates))
+    return rows_under(
+        "set | rule | faults | recall | precision | clean twins | with a false flag | "
+        "false-alarm rate | at most (95 %) | false flags a twin",
+        lines,
+    )
 
 
 def upper(events: int, trials: int) -> float:
-    """Clopper and Pearson's upper 95 % bound on a rate.
-
-    >>> round(upper(0, 299), 4)
-    0.01
-    """
+    """Clopper and Pearson's upper 95 % bound on a rate."""
     return float(beta.ppf(0.95, events + 1, trials - events)) if events < trials else 1.0
 
 

@@ -34,7 +34,6 @@ from suture.methods.base import Answer, Method
 from suture.methods.declared import Public
 from suture.methods.registry import build
 from suture.models.dense import Dense
-from suture.papers.ifedavg.tables import LAYERED, METHODS, PRIOR
 from suture.papers.reproduction import Work, rows_of, spread
 from suture.privacy.door import rehearse
 from suture.privacy.files import write_whole
@@ -45,6 +44,11 @@ from suture.schema.table import feature_names
 from suture.study import Study
 
 Settings = dict[str, str | float | bool | list[str] | None]
+METHODS = ("ifedavg", "apfl", "fedavg", "alone", "pooled")
+PRIOR = "prior"
+"""iFedAvg with a prior for its layers (`method.layer_spread`): ours, not the paper's."""
+LAYERED = "f_out"
+"""iFedAvg with f_out as well (Table 6, Figures 18 and 20)."""
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)
 FILLED: Settings = {"missing": "fill", "split": "paper", "test_fraction": 0.0}
 DATASETS: dict[str, tuple[Settings, str]] = {
@@ -54,7 +58,10 @@ DATASETS: dict[str, tuple[Settings, str]] = {
     "har": ({"name": "har", "split": "paper"}, "activity"),
     "heart": ({"name": "heart", "missing": "fill", "split": "paper"}, "high_risk"),
 }
-BATCH, RATE = 16, 0.002 * 16
+METHOD: Settings = {
+    "name": "ifedavg", "rounds": 1000, "local_epochs": 1, "batch": 16, "rate": 0.002 * 16, "momentum": 0.5,
+    "rate_decay": 0.9, "rate_steps": 50, "class_weights": "inverse", "weighting": "uniform", "share_layers": True,
+}  # fmt: skip
 """The paper prints a rate of 0.002 and no batch size. The authors' published code
 (github.com/davidroschewitz/ifedavg, configs/sample.yml and the loss's reduction="sum") sums the
 loss over batches of 16; ours is the mean, so the same step is 16 times the rate."""
@@ -96,6 +103,10 @@ PRIVATE_COHORTS: dict[str, Settings] = {
     "heart": {"name": "heart"},
 }
 PRIVATE_ROUNDS = 40
+PRIVATE_METHOD: Settings = {
+    "name": "ifedavg", "local_epochs": 1, "batch": 64, "rate": 0.2, "momentum": 0.5,
+    "weighting": "uniform", "share_layers": True,
+}  # fmt: skip
 EVALUATION: Settings = {"holdout": 0.33, "metric": "f1_weighted", "describe": False}
 
 
@@ -140,22 +151,9 @@ def study(
 ) -> Study:
     """The paper's setting on one data set; ``changes`` are further settings of the method."""
     options, outcome = DATASETS[dataset]
-    method: Settings = {
-        "name": "ifedavg",
-        "rounds": 150 if quick else 1000,
-        "local_epochs": 1,
-        "batch": BATCH,
-        "rate": RATE,
-        "momentum": 0.5,
-        "rate_decay": 0.9,
-        "rate_steps": 50,
-        "class_weights": "inverse",
-        "weighting": "uniform",
-        "share_layers": True,
-        **OWN.get(dataset, {}),
-    }
+    method = {**METHOD, **OWN.get(dataset, {})}
     if quick:
-        method["rate"] = 2 * float(str(method["rate"]))
+        method |= {"rounds": 150, "rate": 2 * float(str(method["rate"]))}
     return Study(
         name=f"ifedavg {name or dataset} {seed}",
         outcome=outcome,
@@ -181,16 +179,7 @@ def private_study(
         simulation=True,  # heart's patients are real and public
         cohort=PRIVATE_COHORTS[dataset],
         model={"hidden": [16], "activation": "tanh"},
-        method={
-            "name": "ifedavg",
-            "rounds": rounds,
-            "local_epochs": 1,
-            "batch": 64,
-            "rate": 0.2,
-            "momentum": 0.5,
-            "weighting": "uniform",
-            "share_layers": True,
-        },
+        method={**PRIVATE_METHOD, "rounds": rounds},
         privacy=promise if epsilon else None,
         evaluation={**EVALUATION, "compare": ["fedavg"]},
     )

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work
+from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work, rows_under
 from suture.privacy.accounting.accountant import (
     analytic_sigma,
     classical_sigma,
@@ -125,20 +125,19 @@ def _printed_programme() -> tuple[list[Row], float]:
 
 def _rounds() -> list[Row]:
     history = budget_over_rounds(rounds=100, round_epsilon=1.0, at=list(PRINTED_ROUNDS))
-    ours = {row["round"]: row for row in history["rows"]}
-    return [
-        {
-            "rounds": count,
-            "chapter basic": basic,
-            "chapter sqrt": root,
-            "our basic (total delta)": ours[count]["basic"],
-            "our sqrt": math.sqrt(count),
-            "our RDP": ours[count]["rdp"],
-            "exact": true_epsilon(1.0, DELTA, count),
-            "sqrt rule promises too much": _yes(ours[count]["sqrt_rule_promises_too_much"]),
-        }
-        for count, (basic, root) in PRINTED_ROUNDS.items()
-    ]
+    lines = []
+    for ours in history["rows"]:
+        count = ours["round"]
+        basic, root = PRINTED_ROUNDS[count]
+        exact, wrong = true_epsilon(1.0, DELTA, count), _yes(ours["sqrt_rule_promises_too_much"])
+        lines.append(
+            (count, basic, root, ours["basic"], math.sqrt(count), ours["rdp"], exact, wrong)
+        )
+    return rows_under(
+        "rounds | chapter basic | chapter sqrt | our basic (total delta) | our sqrt | our RDP | "
+        "exact | sqrt rule promises too much",
+        lines,
+    )
 
 
 def _yes(holds: bool) -> str:
@@ -146,17 +145,16 @@ def _yes(holds: bool) -> str:
 
 
 def _classical() -> list[Row]:
-    return [
-        {
-            "label": label,
-            "classical sigma": classical_sigma(label, DELTA),
-            "analytic sigma": analytic_sigma(label, DELTA),
-            "true epsilon of the label": true_epsilon(label, DELTA),
-            "label holds": _yes(true_epsilon(label, DELTA) <= label),
-            "proven": _yes(label < 1),
-        }
-        for label in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0)
-    ]
+    lines = []
+    for label in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0):
+        classical, analytic = classical_sigma(label, DELTA), analytic_sigma(label, DELTA)
+        true = true_epsilon(label, DELTA)
+        lines.append((label, classical, analytic, true, _yes(true <= label), _yes(label < 1)))
+    return rows_under(
+        "label | classical sigma | analytic sigma | true epsilon of the label | label holds | "
+        "proven",
+        lines,
+    )
 
 
 def _story() -> list[Row]:
@@ -175,24 +173,15 @@ def _story() -> list[Row]:
 def _exercise_1() -> list[Row]:
     """Noise for one record at epsilon 6, and what it is worth for a patient with twelve."""
     mu, budget, visits = mu_for(EXERCISE_BUDGET, DELTA), EXERCISE_BUDGET, EXERCISE_VISITS
-    ways = {
-        "each record, promised per record": (1 / mu, budget, epsilon_of_mu(visits * mu, DELTA)),
-        "each record, noise 12 times (the chapter's mC)": (
-            visits / mu,
-            epsilon_of_mu(mu / visits, DELTA),
-            budget,
+    alone, twelfth, whole = (epsilon_of_mu(m, DELTA) for m in (mu, mu / visits, visits * mu))
+    return rows_under(
+        "what is clipped | noise (in clips) | epsilon per record | epsilon per patient",
+        (
+            ("each record, promised per record", 1 / mu, budget, whole),
+            ("each record, noise 12 times (the chapter's mC)", visits / mu, twelfth, budget),
+            ("the sum of the patient's records (Suture)", 1 / mu, budget, alone),
         ),
-        "the sum of the patient's records (Suture)": (1 / mu, budget, epsilon_of_mu(mu, DELTA)),
-    }
-    return [
-        {
-            "what is clipped": way,
-            "noise (in clips)": noise,
-            "epsilon per record": record,
-            "epsilon per patient": patient,
-        }
-        for way, (noise, record, patient) in ways.items()
-    ]
+    )
 
 
 def _exercise_2() -> list[Row]:
@@ -224,38 +213,33 @@ def _exercise_3() -> list[Row]:
         ("Rényi DP", "", noise_for(total, DELTA, 1.0, rounds, "rdp")),
         ("exact Gaussian DP", "", analytic_sigma(total, DELTA) * math.sqrt(rounds)),
     ]
-    return [
-        {
-            "accounting": name,
-            "epsilon a round": label,
-            "our sigma": sigma,
-            "true total epsilon": epsilon_of_mu(math.sqrt(rounds) / sigma, DELTA),
-            "noise against the least": sigma / plans[-1][2],
-        }
-        for name, label, sigma in plans
-    ]
+    least = plans[-1][2]
+    return rows_under(
+        "accounting | epsilon a round | our sigma | true total epsilon | noise against the least",
+        (
+            (name, label, sigma, epsilon_of_mu(math.sqrt(rounds) / sigma, DELTA), sigma / least)
+            for name, label, sigma in plans
+        ),
+    )
 
 
 def _charts() -> dict[str, tuple[Chart, str]]:
-    points: list[Row] = [
-        {
-            "site": f"{patients:,} patients",
-            "mechanism": f"{name} Gaussian",
-            "epsilon": label,
-            "right": _right(sigma(label, DELTA), RATE, patients),
-        }
-        for patients in EXERCISE_SIZES
-        for name, sigma in MECHANISMS.items()
-        for label in np.geomspace(0.05, 10, 60).round(4).tolist()
-    ]
-    history = budget_over_rounds(rounds=100, round_epsilon=1.0, budget=STORY_BUDGET)
-    return {
-        "figure1_rounds": (
-            over_rounds(history),
-            "Four ways to add up rounds labelled 1 each, and the story's budget of 8.",
+    points = rows_under(
+        "site | mechanism | epsilon | right",
+        (
+            (
+                f"{size:,} patients",
+                f"{name} Gaussian",
+                label,
+                _right(sigma(label, DELTA), RATE, size),
+            )
+            for size in EXERCISE_SIZES
+            for name, sigma in MECHANISMS.items()
+            for label in np.geomspace(0.05, 10, 60).round(4).tolist()
         ),
-        "figure2_reliability": (
-            reliability(points, THRESHOLD, 0.95),
-            "How private a site of each size can be while its safety flag stays right.",
-        ),
-    }
+    )
+    rounds = over_rounds(budget_over_rounds(rounds=100, round_epsilon=1.0, budget=STORY_BUDGET))
+    right = reliability(points, THRESHOLD, 0.95)
+    added = "Four ways to add up rounds labelled 1 each, and the story's budget of 8."
+    private = "How private a site of each size can be while its safety flag stays right."
+    return {"figure1_rounds": (rounds, added), "figure2_reliability": (right, private)}

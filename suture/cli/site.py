@@ -64,10 +64,9 @@ def start(home: Home, as_json: Json = False) -> None:
     import logging
     import signal
 
-    from suture.network.flower import silence
-    from suture.network.node.config import read_settings
-    from suture.network.node.handler import Handler
-    from suture.network.node.service import SiteNode
+    from suture.network.flower import SiteNode, silence
+    from suture.network.node import Handler
+    from suture.network.settings import read_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     silence()
@@ -92,7 +91,7 @@ def accept(
     A site with a signed charter needs no such step: its charter names the study.
     """
     from suture.errors import RunError, StudyError
-    from suture.network.node.config import read_settings
+    from suture.network.settings import read_settings
     from suture.privacy.files import write_whole
     from suture.site.gate import STUDIES
     from suture.study import Study

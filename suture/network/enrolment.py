@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from suture.errors import Refused, RunError, StudyError
 from suture.network import certificates
 from suture.network.hub import read_operator
-from suture.network.node.config import SITE, STATUS, read_settings
+from suture.network.settings import SITE, STATUS, read_settings
 from suture.network.witnesses import new_identity, public_identity
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger

@@ -33,10 +33,10 @@ from suture.engine import federation
 from suture.errors import RunError
 from suture.models.dense import Dense
 from suture.network import certificates
-from suture.network.coordinator.remote import Answers
+from suture.network.coordinator import Answers
 from suture.network.hub import READY, make_hub, read_operator
-from suture.network.node.config import SiteSettings
-from suture.network.node.handler import Handler
+from suture.network.node import Handler
+from suture.network.settings import SiteSettings
 from suture.network.witnesses import new_identity
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
@@ -47,8 +47,7 @@ from suture.training.local import Local
 from suture.training.mechanism import train
 
 if TYPE_CHECKING:
-    from suture.network.coordinator.carrier import Flower
-    from suture.network.flower import Hub
+    from suture.network.flower import Flower, Hub
 
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -99,8 +98,7 @@ class LocalFlower:
         self._spawn(place / "hub.log", "suture.network.hub", str(hub))
         nursery = self._spawn(place / "sites.log", "suture.network.local", str(place))
         # Flower is imported here while both processes start.
-        from suture.network.coordinator.carrier import Flower
-        from suture.network.flower import Hub
+        from suture.network.flower import Flower, Hub
 
         names = federation.survey(study.public(), base, study.seed, only="").names
         sites = [self._site(study, name, base, folder) for name in names]
@@ -255,7 +253,7 @@ def _sites() -> None:
 
 def _warm() -> None:
     """Load Flower and the compiled kernels once, before sites are forked."""
-    import_module("suture.network.node.service")
+    import_module("suture.network.flower")
     network = Dense((2, 2, 1))
     nobody = Patients(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1], np.int32), np.arange(5))
     start = network.init(np.random.default_rng(0))
@@ -283,8 +281,7 @@ def _fork(site: LocalSite) -> int:
 
 def run_site(site: LocalSite) -> None:
     """One site, until it is told to stop."""
-    from suture.network.flower import silence
-    from suture.network.node.service import SiteNode
+    from suture.network.flower import SiteNode, silence
 
     home, log = Path(site["home"]), Path(site["log"])
     for folder in (home, log.parent):

@@ -163,7 +163,6 @@ class _Mailbox:
         self._client, self._node = client, Node(node_id=node_id)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _push(self, make: Callable[..., Any], run: int, messages: Sequence[Message]) -> Any:
@@ -265,7 +264,6 @@ class Task(_Mailbox):
         return unwrapped(message.content)
 
     def beat(self) -> None:
-        """Tell the hub that the task is alive."""
         self._client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
 
     def claim(self) -> None:
@@ -273,7 +271,6 @@ class Task(_Mailbox):
         self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
 
     def end(self, *, failed: bool = False) -> None:
-        """End the Flower run."""
         status, details = (SubStatus.FAILED, "left over") if failed else (SubStatus.COMPLETED, "")
         output = runtime_pb2.PushTaskOutputRequest(sub_status=status, details=details)
         self._client.PushTaskOutput(output)
@@ -286,7 +283,6 @@ class _Bearer:
         self._token = token
 
     def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
-        """Add the header."""
         context.request.headers["authorization"] = f"Bearer {self._token}"
         return call_next(context)
 
@@ -306,7 +302,6 @@ class Hub:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._control.close()
 
     def enrolled(self) -> list[NodeInfo]:
@@ -320,15 +315,12 @@ class Hub:
         return {node.name: node for node in self.enrolled() if node.name}
 
     def register(self, name: str, public: bytes) -> None:
-        """Enrol a site's public key (PEM)."""
         self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public, name=name))
 
     def unregister(self, node: NodeInfo) -> None:
-        """Forget a key."""
         self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
 
     def runs(self) -> list[dict[str, str]]:
-        """The Flower runs, oldest first."""
         found = self._control.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
         runs = [
             {"run": str(run.run_id), "status": run.status.status, "since": run.pending_at}
@@ -405,12 +397,10 @@ class Flower:
         """Nothing to start: the hub and the sites run by themselves."""
 
     def close(self) -> None:
-        """End the Flower run and disconnect from the hub."""
         self.end()
         self.hub.close()
 
     def end(self) -> None:
-        """End the Flower run."""
         if self._task is not None:
             with contextlib.suppress(httpx.HTTPError, ValueError, SutureError):
                 self._task.end()
@@ -469,7 +459,6 @@ class Flower:
         return text
 
     def _running(self) -> Task:
-        """The Flower run that this process drives; a new one if there is none."""
         if self._task is None:
             self._nodes_at = 0.0
             self._task, self._dropped = self.hub.start(application()), threading.Event()
@@ -528,7 +517,6 @@ class Flower:
 
 
 def _beats(task: Task, dropped: threading.Event) -> None:
-    """Tell the hub that the task is alive, until it is dropped."""
     while not dropped.wait(TASK_BEAT_SECONDS):
         with contextlib.suppress(Exception):  # the main loop meets the same trouble
             task.beat()
@@ -542,7 +530,6 @@ class Request:
         self._message = message
 
     def reply(self, data: bytes) -> Message:
-        """The answer, ready to be sent."""
         return Message(parcel(data), reply_to=self._message)
 
 
@@ -576,17 +563,14 @@ class Fleet(_Mailbox):
         return int(answer.node_id)
 
     def deactivate(self, node_id: int) -> None:
-        """Disconnect a node."""
         self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node_id))
 
     def beat(self) -> None:
-        """Tell the hub that the site is there."""
         self._client.SendNodeHeartbeat(
             SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         )
 
     def next(self) -> Request | None:
-        """The next request, if there is one."""
         found = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
         if not found.messages_list:
             return None
@@ -620,7 +604,7 @@ class Fleet(_Mailbox):
 
 
 class SiteNode:
-    """One site's connection. `serve` runs until `stop`."""
+    """One site's connection. `serve` runs until `end`."""
 
     def __init__(self, settings: SiteSettings, home: Path, handler: Handler) -> None:
         self.settings, self.handler = settings, handler
@@ -634,16 +618,12 @@ class SiteNode:
         self._node_file = home / "node.id"
         self._unsent: tuple[Message, int] | None = None
         self._stop = threading.Event()
-        self.busy = False
-
-    def stop(self) -> None:
-        """End after the request that is being answered."""
-        self._stop.set()
+        self._busy = False
 
     def end(self) -> None:
         """End now, or after the request that is being answered."""
-        self.stop()
-        if not self.busy:
+        self._stop.set()
+        if not self._busy:
             os._exit(0)
 
     def serve(self) -> None:
@@ -692,7 +672,6 @@ class SiteNode:
         self.handler.note(connection="connected")
 
     def _last_node(self) -> int | None:
-        """The number that the hub gave this site when it last connected."""
         try:
             return int(self._node_file.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -708,19 +687,18 @@ class SiteNode:
                 log.debug("no heartbeat: %s", _said(error))
 
     def _once(self) -> bool:
-        """Answer one request if there is one."""
         request = self._fleet.next()
         if self.handler.status.get("connection") != "connected":
             self.handler.note(connection="connected")
         if request is None:
             return False
-        self.busy = True
+        self._busy = True
         try:
             answered = self.handler.answer(request.data, self._fleet.application(request.run))
             self._unsent = (request.reply(answered), request.run)
             self._send_again()
         finally:
-            self.busy = False
+            self._busy = False
         return True
 
     def _send_again(self) -> None:
@@ -728,14 +706,11 @@ class SiteNode:
         if self._unsent is None:
             return
         try:
-            self._send(*self._unsent)
+            self._fleet.send(*self._unsent)
         except httpx.HTTPStatusError:
             self._unsent = None
             raise
         self._unsent = None
-
-    def _send(self, reply: Message, run: int) -> None:
-        self._fleet.send(reply, run)
 
     def _leave(self) -> None:
         try:
@@ -814,9 +789,9 @@ def superlink(token: str, secret: str, database: str) -> Any:
     app = create_app(config, SuperLinkLifespan)
     # Event logs, licences and traces of Flower's commercial edition: each does nothing here and
     # costs a third of a millisecond per request. Authentication, translation and errors stay.
-    app.user_middleware = [kept for kept in app.user_middleware if not _idle(kept.cls)]
+    app.user_middleware = [
+        kept
+        for kept in app.user_middleware
+        if not (isinstance(kept.cls, type) and kept.cls.__name__ in _IDLE)
+    ]
     return app
-
-
-def _idle(middleware: object) -> bool:
-    return isinstance(middleware, type) and middleware.__name__ in _IDLE

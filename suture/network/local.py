@@ -55,8 +55,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LocalSite(TypedDict):
-    """What a site's process needs to know."""
-
     settings: dict[str, object]
     home: str
     base: str
@@ -102,14 +100,13 @@ class LocalFlower:
 
         names = federation.survey(study.public(), base, study.seed, only="").names
         sites = [self._site(study, name, base, folder) for name in names]
-        keys = {name: certificates.new_key() for name in names}
+        keys = [certificates.write_key(hub / f"{i}.key") for i in range(len(names))]
         peers = {name: new_identity(hub / f"{i}.identity") for i, name in enumerate(names)}
-        for i, key in enumerate(keys.values()):
-            certificates.write_secret(hub / f"{i}.key", certificates.key_bytes(key))
         address = f"localhost:{self._port(hub / READY, place / 'hub.log')}"
         connection = Hub(read_operator(hub), address)
         self._carrier = Flower(connection)
-        _enrol(connection, {n: certificates.public_pem(k.public_key()) for n, k in keys.items()})
+        public = (certificates.public_pem(key.public_key()) for key in keys)
+        _enrol(connection, dict(zip(names, public, strict=True)))
         for i, site in enumerate(sites):
             site["settings"] |= {
                 "identity": str(hub / f"{i}.identity"),
@@ -188,7 +185,6 @@ class LocalFlower:
         raise RunError(f"the hub did not start; the end of its log ({log}):\n{tail}")
 
     def exchange(self, requests: Mapping[str, bytes], seconds: float) -> Answers:
-        """Through the hub on this machine."""
         if self._carrier is None:
             raise RunError("the federation was not started")
         return self._carrier.exchange(requests, seconds)
@@ -280,7 +276,6 @@ def _fork(site: LocalSite) -> int:
 
 
 def run_site(site: LocalSite) -> None:
-    """One site, until it is told to stop."""
     from suture.network.flower import SiteNode, silence
 
     home, log = Path(site["home"]), Path(site["log"])

@@ -228,4 +228,4 @@ class NotOpened(RunError):
 
 
 class _Nothing(Exception):
-    """A round in which sites keep what they learn."""
+    pass

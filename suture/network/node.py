@@ -120,7 +120,6 @@ class Training:
 
     @property
     def round(self) -> int:
-        """The round that the request is about."""
         return self.given["round"]
 
 
@@ -216,7 +215,6 @@ class Participant:
         }
 
     def witness(self, heads: Words) -> Header:
-        """What this site remembers of other sites' ledgers, signed."""
         return {"vouched": self._witnesses.vouch(heads)}
 
     def join(self, sites: dict[str, int], vouched: Words) -> Header:
@@ -280,7 +278,6 @@ class Participant:
         return found
 
     def close(self) -> None:
-        """Close the ledger."""
         for ledger in self.world.ledgers.values():
             ledger.close()
 
@@ -404,7 +401,6 @@ class Participant:
         return {"pays": pays, "spent": spent, "charged": charged}
 
     def _affords(self, found: Plan, member: Member, round_: int) -> bool:
-        """Whether the ledger would pay for a new release in this round."""
         if round_ > self.study.method.rounds:
             return True
         name, ledgers = self.settings.name, member.hospital.ledgers
@@ -578,7 +574,6 @@ def load_kept(path: Path) -> Kept:
 
 
 def save_kept(path: Path, kept: Kept) -> None:
-    """Replace what is kept, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = vars(kept).copy()
     sides = {side: facts.pop(side) or {} for side in ("before", "after")}
@@ -664,7 +659,6 @@ class Handler:
         return wire.pack(wire.Message({"ok": True, "site": self.settings.name, **header}, body))
 
     def close(self) -> None:
-        """Close every study and its ledger."""
         for participant in self._studies.values():
             participant.close()
         self._studies.clear()
@@ -755,7 +749,6 @@ def _arrays(body: bytes) -> Arrays:
 
 
 def _named(given: wire.Request) -> str:
-    """A request in the log."""
     parts = [given["op"]]
     if "method" in given:
         parts += [f"{given['method'][:40]!r}", f"seed {given['seed']}"]

@@ -32,7 +32,7 @@ def hold_site(hold):
     from suture.site import hospital
 
     now = {"round": 0, "stage": ""}
-    step, opened, send = hospital.Member.step, hospital.opened, flower.SiteNode._send
+    step, opened, send = hospital.Member.step, hospital.opened, flower.Fleet.send
     stage = node.Participant.stage
 
     def staged(self, given, body):
@@ -65,7 +65,7 @@ def hold_site(hold):
             wait_here(hold)
 
     node.Participant.stage = staged
-    hospital.Member.step, hospital.opened, flower.SiteNode._send = stepped, left, sent
+    hospital.Member.step, hospital.opened, flower.Fleet.send = stepped, left, sent
 
 
 def site(given, hold=None):

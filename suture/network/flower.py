@@ -62,16 +62,9 @@ from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID, SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto import control_pb2, fleet_pb2, runtime_pb2
+from flwr.proto import control_pb2, fleet_pb2, message_pb2, runtime_pb2
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.message_pb2 import Message as MessageHead
 from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.constant import TaskType
@@ -180,11 +173,11 @@ class _Mailbox:
         for key in answer.objects_to_push:
             content = objects[key].deflate()
             self._client.PushObject(
-                PushObjectRequest(**where, object_id=key, object_content=content)
+                message_pb2.PushObjectRequest(**where, object_id=key, object_content=content)
             )
         return answer
 
-    def _pull(self, run: int, message_id: str, tree: ObjectTree, most: int) -> Message:
+    def _pull(self, run: int, message_id: str, tree: message_pb2.ObjectTree, most: int) -> Message:
         """The message of an object tree, its objects fetched one by one until ``most`` bytes."""
         contents: dict[str, bytes] = {}
         for item in iterate_object_tree(tree):
@@ -200,7 +193,7 @@ class _Mailbox:
 
     def _fetch(self, run: int, object_id: str) -> bytes:
         until, wait = time.monotonic() + _WHOLE_SECONDS, 0.005
-        asked = PullObjectRequest(node=self._node, run_id=run, object_id=object_id)
+        asked = message_pb2.PullObjectRequest(node=self._node, run_id=run, object_id=object_id)
         while True:
             found = self._client.PullObject(asked)
             if found.object_found and found.object_available:
@@ -212,7 +205,9 @@ class _Mailbox:
 
     def _confirm(self, run: int, message_id: str) -> None:
         self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=message_id)
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=self._node, run_id=run, message_object_id=message_id
+            )
         )
 
 
@@ -245,14 +240,16 @@ class Task(_Mailbox):
         answer = self._push(runtime_pb2.PushAppMessagesRequest, self.run, messages)
         return list(answer.message_ids)
 
-    def answers(self, message_ids: Iterable[str]) -> list[tuple[str, MessageHead, ObjectTree]]:
+    def answers(
+        self, message_ids: Iterable[str]
+    ) -> list[tuple[str, message_pb2.Message, message_pb2.ObjectTree]]:
         """What has come in: the id that each replies to, and what `read` needs."""
         asked = runtime_pb2.PullAppMessagesRequest(message_ids=list(message_ids))
         found = self._client.PullMessages(asked)
         pairs = zip(found.messages_list, found.message_object_trees, strict=True)
         return [(head.metadata.reply_to_message_id, head, tree) for head, tree in pairs]
 
-    def read(self, head: MessageHead, tree: ObjectTree) -> bytes:
+    def read(self, head: message_pb2.Message, tree: message_pb2.ObjectTree) -> bytes:
         """The bytes of an answer; `Incomplete` where the request must be sent again."""
         if head.HasField("error"):
             raise Incomplete(str(head.error.reason)[:200])

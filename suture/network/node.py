@@ -603,13 +603,8 @@ class Handler:
         self._base, self._ledgers = base or home, ledgers or home
         self._studies: dict[tuple[str, int], Participant] = {}
         self._accepted = {wire.application_hash(), *settings.applications}
-        self._answered = self._refused = 0
-        self.status: dict[str, object] = {
-            "site": settings.name,
-            "answered": 0,
-            "refused": 0,
-            "last_error": None,
-        }
+        self._counts = {"answered": 0, "refused": 0}
+        self.status: dict[str, object] = {"site": settings.name, **self._counts, "last_error": None}
         (self._ledgers / "ledgers").mkdir(parents=True, exist_ok=True)
 
     def answer(self, data: bytes, app: str) -> bytes:
@@ -653,9 +648,10 @@ class Handler:
             text = f"site {self.settings.name!r} failed: {fault(error)}"
             return self._refuse(what, RunError(text))
         log.info("%s: answered, %d bytes", what, len(body))
-        self._answered += 1
-        shown = {key: given.get(key) for key in ("op", "method", "round", "seed") if key in given}
-        self.note(answered=self._answered, **shown)
+        self._counts["answered"] += 1
+        self.note(
+            **{key: given.get(key) for key in ("op", "method", "round", "seed") if key in given}
+        )
         return wire.pack(wire.Message({"ok": True, "site": self.settings.name, **header}, body))
 
     def close(self) -> None:
@@ -703,13 +699,14 @@ class Handler:
     def _refuse(self, what: str, error: SutureError) -> bytes:
         reason = reason_of(error)
         log.warning("%s: refused (%s, %s): %s", what, reason.name, type(error).__name__, error)
-        self._refused += 1
-        self.note(refused=self._refused, last_error=f"{what}: {error}")
+        self._counts["refused"] += 1
+        self.note(last_error=f"{what}: {error}")
         return wire.pack(wire.refusal(self.settings.name, reason))
 
     def note(self, **facts: object) -> None:
         """Change the status, which `suture site status` shows."""
-        self.status.update(facts, at=datetime.now(UTC).isoformat(timespec="seconds"))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.status.update(self._counts, **facts, at=now)
         try:
             write_whole(self.home / STATUS, json.dumps(self.status).encode())
         except RunError as error:
@@ -724,10 +721,7 @@ def reason_of(error: SutureError) -> Reason:
     """
     if isinstance(error, Refused):
         return error.reason
-    for kind, reason in _REASONS:
-        if isinstance(error, kind):
-            return reason
-    return Reason.FAULT
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.FAULT)
 
 
 _REASONS: tuple[tuple[type[SutureError], Reason], ...] = (

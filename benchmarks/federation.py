@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.engine import conduct
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.local import LocalFlower
 from suture.study import Study
 

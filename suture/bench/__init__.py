@@ -93,7 +93,6 @@ def _machine() -> Figures:
 
 
 def _versions() -> dict[str, str | None]:
-    """Versions of what was measured; None where it is not installed."""
     found: dict[str, str | None] = {"suture": VERSION, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:

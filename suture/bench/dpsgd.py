@@ -5,10 +5,6 @@ same network on the same rows with batches of 32; ours and Opacus draw them by P
 add noise from their usual source (ours cryptographic, Opacus' not). Opacus and PyTorch are given
 their batches as ready tensors, with no data loader, which favours them.
 
-`measure_affine` compares a step of iFedAvg with the same step in plain PyTorch: a 261-128-64-6
-network (that of HAR) with tanh, dropout 0.2 after every layer's input, f_in before it, SGD with
-momentum and weighted cross-entropy.
-
 Contenders take turns within one run, and each is judged by its median turn, so that a busy machine
 slows all alike.
 """
@@ -18,18 +14,17 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
 from statistics import median
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from suture.bench.flower_app import perceptron
 from suture.errors import MissingExtra
 from suture.models.dense import Dense
-from suture.privacy.noise.source import secure_key, seeded_key
+from suture.privacy.noise.source import secure_key
 from suture.privacy.unit import Patients
-from suture.training.affine import Layers, train_affine
 from suture.training.local import Local, steps
 from suture.training.mechanism import train
 
@@ -38,8 +33,7 @@ if TYPE_CHECKING:
 
 SMALL = Dense((6, 64, 32, 1))
 WIDE = Dense((261, 128, 64, 12))
-HAR = Dense((261, 128, 64, 6), "tanh")
-PATIENTS, HAR_PATIENTS = 1270, 240
+PATIENTS = 1270
 BATCH = 32
 
 Turn = Callable[[], float]  # runs for a moment; seconds per step
@@ -97,7 +91,8 @@ def _race(contenders: dict[str, Turn], turns: int) -> dict[str, float]:
     return {name: median(values) for name, values in times.items()}
 
 
-def _rows(network: Dense, patients: int = PATIENTS, seed: int = 0) -> Patients:
+def rows_for(network: Dense, patients: int = PATIENTS, seed: int = 0) -> Patients:
+    """Made-up rows that fit a network, one per patient."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((patients, network.sizes[0])).astype(np.float32)
     y = rng.integers(0, network.classes, patients).astype(np.int32)
@@ -105,7 +100,7 @@ def _rows(network: Dense, patients: int = PATIENTS, seed: int = 0) -> Patients:
 
 
 def _ours(network: Dense) -> Turn:
-    data, params = _rows(network), network.init(np.random.default_rng(1))
+    data, params = rows_for(network), network.init(np.random.default_rng(1))
     local = Local(epochs=20, batch=BATCH, clip=1.0, noise_multiplier=1.0)
 
     def turn() -> float:
@@ -114,15 +109,6 @@ def _ours(network: Dense) -> Turn:
         return (time.perf_counter() - start) / steps(PATIENTS, local)
 
     return turn
-
-
-def _module(network: Dense) -> nn.Module:
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for a, b in pairwise(network.sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _loss(network: Dense) -> Callable[[Tensor, Tensor], Tensor]:
@@ -137,7 +123,7 @@ def _steps(
     network: Dense, module: nn.Module, optimizer: optim.Optimizer, poisson: bool, count: int = 40
 ) -> Turn:
     torch = _torch()
-    data, loss = _rows(network), _loss(network)
+    data, loss = rows_for(network), _loss(network)
     rng = np.random.default_rng(2)
     batches = []
     for _ in range(count):
@@ -161,7 +147,7 @@ def _opacus(network: Dense) -> Turn:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    module = GradSampleModule(_module(network))
+    module = GradSampleModule(perceptron(network.sizes))
     optimizer = DPOptimizer(
         torch.optim.SGD(module.parameters(), lr=0.01),
         noise_multiplier=1.0,
@@ -172,62 +158,5 @@ def _opacus(network: Dense) -> Turn:
 
 
 def _plain(network: Dense) -> Turn:
-    module = _module(network)
+    module = perceptron(network.sizes)
     return _steps(network, module, _torch().optim.SGD(module.parameters(), lr=0.01), poisson=False)
-
-
-def measure_affine(batch: int = 8, repeats: int = 7) -> dict[str, float]:
-    """Microseconds of processor time per step on both sides, and how many times faster Suture is
-    (medians)."""
-    ours, theirs = _affine_ours(batch), _affine_torch(batch)
-    ours()
-    theirs()
-    pairs = [(ours(), theirs()) for _ in range(repeats)]
-    mine, other = (median(pair[i] for pair in pairs) for i in (0, 1))
-    ratio = median(b / a for a, b in pairs)
-    return {"suture us": mine, "pytorch us": other, "ratio": ratio}
-
-
-def _affine_ours(batch: int, epochs: int = 5) -> Turn:
-    layers, data = Layers(), _rows(HAR, HAR_PATIENTS, seed=1)
-    start, own = HAR.init(np.random.default_rng(2)), layers.identity(HAR.inputs, HAR.classes)
-    local = Local(
-        epochs=epochs, batch=batch, rate=0.002, momentum=0.5, dropout=0.2, class_weights="balanced"
-    )
-
-    def turn() -> float:
-        begun = time.process_time()
-        train_affine(HAR, start, layers, own, data, local, seeded_key(1))
-        return (time.process_time() - begun) / steps(HAR_PATIENTS, local) * 1e6
-
-    return turn
-
-
-def _affine_torch(batch: int, epochs: int = 5) -> Turn:
-    import torch
-    from torch import nn
-
-    torch.set_num_threads(1)
-    data = _rows(HAR, HAR_PATIENTS, seed=1)
-    x, y = torch.tensor(data.x), torch.tensor(data.y).long()
-    drop = nn.Dropout(0.2)
-    linear: list[nn.Module] = []
-    for a, b in pairwise(HAR.sizes):
-        linear += [nn.Linear(a, b), nn.Tanh(), nn.Dropout(0.2)]
-    core = nn.Sequential(*linear[:-2])
-    shift, scale = nn.Parameter(torch.zeros(HAR.inputs)), nn.Parameter(torch.ones(HAR.inputs))
-    counts = torch.bincount(y, minlength=HAR.classes)
-    loss = nn.CrossEntropyLoss(weight=len(y) / (HAR.classes * counts.float()))
-    optimiser = torch.optim.SGD([*core.parameters(), shift, scale], lr=0.002, momentum=0.5)
-
-    def turn() -> float:
-        begun, taken = time.process_time(), 0
-        for _ in range(epochs):
-            for index in torch.split(torch.randperm(HAR_PATIENTS), batch):
-                optimiser.zero_grad()
-                loss(core(drop((x[index] + shift) * scale)), y[index]).backward()
-                optimiser.step()
-                taken += 1
-        return (time.process_time() - begun) / taken * 1e6
-
-    return turn

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
-INSTALL = "pip install 'suture[bench]'"
 NEEDED = ("torch", "opacus", "flwr", "ray")
 MOST_SECONDS = 1800
 QUICK_ROUNDS = 10
@@ -53,11 +52,7 @@ _QUIET = {
 
 
 def cores() -> int:
-    """How many cores this process may use, which is what both sides get.
-
-    >>> cores() >= 1
-    True
-    """
+    """How many cores this process may use, which is what both sides get."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -96,7 +91,9 @@ def measure(
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"the comparison with Flower needs {', '.join(missing)}: {INSTALL}")
+        raise MissingExtra(
+            f"the comparison with Flower needs {', '.join(missing)}: pip install 'suture[bench]'"
+        )
     theirs_rounds = rounds or (1 if quick else 3)
     ours_rounds = rounds or (10 if quick else 20)
     study, theirs_study = (work(rounds=n, patients=patients) for n in (ours_rounds, theirs_rounds))
@@ -204,22 +201,18 @@ def _write_work(study: Study, folder: Path) -> None:
     (folder / "work.json").write_text(json.dumps(settings))
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Besides `_QUIET`: nothing is left in the home folder."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, **_QUIET, "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": path}
-
-
 def _run_app(folder: Path) -> None:
-    log = folder / "flower.log"
+    root, log = str(Path(__file__).resolve().parents[2]), folder / "flower.log"
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # Nothing is left in the home folder.
+    own = {**_QUIET, "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": paths}
     with log.open("wb") as output:
         command = [sys.executable, "-m", "suture.bench.flower_app", str(folder)]
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(folder),
+            env={**os.environ, **own},
             start_new_session=True,
         )
         try:

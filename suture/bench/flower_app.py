@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -36,8 +37,6 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 class Work(TypedDict):
-    """The settings of ``work.json``."""
-
     sizes: list[int]
     sites: list[str]
     rounds: int
@@ -65,7 +64,6 @@ class Times(TypedDict):
 
 @lru_cache(maxsize=1)
 def _work(folder: str) -> Work:
-    """The settings, read once per process."""
     found: Work = json.loads((Path(folder) / "work.json").read_text())
     return found
 
@@ -78,7 +76,8 @@ def _rows(folder: str) -> Arrays:
         return {name: archive[name] for name in archive.files}
 
 
-def _network(sizes: list[int]) -> nn.Module:
+def perceptron(sizes: Sequence[int]) -> nn.Module:
+    """Linear layers with ReLU between them."""
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -99,7 +98,7 @@ def fit(
     begun = time.process_time()
     torch.set_num_threads(1)
     work, rows = _work(folder), _rows(folder)
-    model = _network(work["sizes"])
+    model = perceptron(work["sizes"])
     model.load_state_dict(weights)
     x = torch.from_numpy(rows[f"x{hospital}"])
     y = torch.from_numpy(rows[f"y{hospital}"].astype(np.float32))
@@ -154,7 +153,7 @@ def _evaluate(folder: str, weights: Weights) -> float | None:
     from suture.evaluation.metrics import light
 
     work, rows = _work(folder), _rows(folder)
-    model = _network(work["sizes"])
+    model = perceptron(work["sizes"])
     model.load_state_dict(weights)
     labels = [rows[f"test_y{i}"] for i in range(len(work["sites"]))]
     with torch.no_grad():
@@ -202,7 +201,7 @@ def _server(folder: str, times: Times) -> ServerApp:
             tau=work["tau"],
             train_metrics_aggr_fn=gather,
         )
-        start = ArrayRecord(_network(work["sizes"]).state_dict())
+        start = ArrayRecord(perceptron(work["sizes"]).state_dict())
         strategy.start(
             grid=grid, initial_arrays=start, num_rounds=work["rounds"] + 1, evaluate_fn=evaluate
         )

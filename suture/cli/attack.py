@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from suture.cli.options import Json, group, print_json, say
+from suture.cli.options import Json, Quick, Threads, answer, command, group, listed, option, say
 from suture.errors import StudyError
 
 app = group(
@@ -17,25 +15,25 @@ app = group(
 )
 
 Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the page and the figures. Default: attacks/<attack>."),
+    Path | None, option("Folder for the page and the figures. Default: attacks/<attack>.")
 ]
-Quick = Annotated[bool, typer.Option(help="Fewer records or runs: a look, not a result.")]
-Epsilons = Annotated[str | None, typer.Option(help="Epsilons, separated by commas.")]
+Epsilons = Annotated[str | None, option("Epsilons, separated by commas.")]
+Seed = Annotated[int, option("Which generated patients.")]
 
 
-@app.command(
+@command(
+    app,
+    "suture attack gradient-inversion --study study.toml --out attacks/inversion --json",
     "gradient-inversion",
-    epilog="Example: suture attack gradient-inversion --study study.toml --out attacks/inversion --json",
 )
 def gradient_inversion(
     study: Annotated[
-        Path | None, typer.Option(help="Also attack with the noise of this study's smallest site.")
+        Path | None, option("Also attack with the noise of this study's smallest site.")
     ] = None,
     epsilons: Epsilons = None,
-    targets: Annotated[int, typer.Option(min=2, help="Records to reconstruct, of each kind.")] = 40,
+    targets: Annotated[int, option("Records to reconstruct, of each kind.", least=2)] = 40,
     quick: Quick = False,
-    seed: Annotated[int, typer.Option(help="Which generated patients.")] = 1,
+    seed: Seed = 1,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -50,18 +48,14 @@ def gradient_inversion(
     _finish(found, out or Path("attacks") / "gradient-inversion", as_json)
 
 
-@app.command(
-    epilog="Example: suture attack membership --epsilons 8,4,2,1,0.5 --out attacks/membership --json"
-)
+@command(app, "suture attack membership --epsilons 8,4,2,1,0.5 --out attacks/membership --json")
 def membership(
     epsilons: Epsilons = None,
-    patients: Annotated[
-        int, typer.Option(help="Generated patients of the hospital, a multiple of 5.")
-    ] = 100,
-    runs: Annotated[int, typer.Option(min=40, help="Trainings per world and epsilon.")] = 2000,
+    patients: Annotated[int, option("Generated patients of the hospital, a multiple of 5.")] = 100,
+    runs: Annotated[int, option("Trainings per world and epsilon.", least=40)] = 2000,
     quick: Quick = False,
-    seed: Annotated[int, typer.Option(help="Which generated patients.")] = 1,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    seed: Seed = 1,
+    threads: Threads = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -69,9 +63,8 @@ def membership(
     bound of DP."""
     from suture.attacks import membership as attacked
 
-    chosen = _numbers(epsilons) or attacked.EPSILONS
     found = attacked.membership(
-        epsilons=chosen,
+        epsilons=_numbers(epsilons) or attacked.EPSILONS,
         patients=patients,
         runs=runs,
         quick=quick,
@@ -86,9 +79,7 @@ def _numbers(text: str | None) -> tuple[float, ...]:
     if text is None:
         return ()
     try:
-        found = tuple(
-            sorted({float(part) for part in text.split(",") if part.strip()}, reverse=True)
-        )
+        found = tuple(sorted({float(part) for part in listed(text)}, reverse=True))
     except ValueError:
         found = ()
     if not found or not all(0 < value < float("inf") for value in found):
@@ -103,12 +94,10 @@ def _finish(found: dict[str, Any], folder: Path, as_json: bool) -> None:
     from suture.attacks import page
 
     files = [str(folder / name) for name in page.write(found, folder)]
-    subjects = [
-        {k: v for k, v in subject.items() if k != "shown"} for subject in found.get("subjects", [])
-    ]
-    if as_json:
-        print_json({**found, **({"subjects": subjects} if subjects else {}), "written": files})
-        return
-    page.print_attack(found)
-    for name in files:
-        typer.echo(name)
+    told = {**found, "written": files}
+    if found.get("subjects"):
+        told["subjects"] = [
+            {key: value for key, value in subject.items() if key != "shown"}
+            for subject in found["subjects"]
+        ]
+    answer(told, as_json, lambda _: page.print_attack(found), *files)

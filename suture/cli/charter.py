@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from suture.cli.options import Json, group, print_json, say
+from suture.cli.options import Json, StudyFile, answer, argument, command, group, option, say
 from suture.errors import CharterError, RunError, StudyError
 
 app = group(
@@ -18,24 +18,19 @@ app = group(
 )
 
 
-@app.command(
-    epilog="Example: suture charter new study.toml --protocol 2026-14 --expires 2027-12-31 > charter.toml"
+@command(
+    app, "suture charter new study.toml --protocol 2026-14 --expires 2027-12-31 > charter.toml"
 )
 def new(
-    study: Annotated[Path, typer.Argument(help="The study file.")],
-    protocol: Annotated[str, typer.Option(help="The ethics protocol's identifier.")],
-    expires: Annotated[
-        str, typer.Option(help="The last day on which the study may run, as 2027-12-31.")
-    ],
-    valid_from: Annotated[str | None, typer.Option(help="The first day. Default: today.")] = None,
+    study: StudyFile,
+    protocol: Annotated[str, option("The ethics protocol's identifier.")],
+    expires: Annotated[str, option("The last day on which the study may run, as 2027-12-31.")],
+    valid_from: Annotated[str | None, option("The first day. Default: today.")] = None,
     minimum_sites: Annotated[
-        int | None, typer.Option(help="Sites that must take part. Default: all of them.")
+        int | None, option("Sites that must take part. Default: all of them.")
     ] = None,
     exact_metrics: Annotated[
-        bool,
-        typer.Option(
-            help="Allow exact metrics about held-out patients to leave. Default: withheld."
-        ),
+        bool, option("Allow exact metrics about held-out patients to leave. Default: withheld.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +60,7 @@ def new(
             study=wanted.study,
             plan=wanted.plan,
             protocol=protocol,
-            valid_from=_day(valid_from) if valid_from else date.today(),
+            valid_from=_day(valid_from),
             expires=_day(expires),
             outcome=wanted.outcome,
             features=wanted.features,
@@ -83,15 +78,13 @@ def new(
         raise CharterError(
             "; ".join(p["msg"].removeprefix("Value error, ") for p in error.errors())
         ) from None
-    if as_json:
-        print_json({"charter": charter.plain(), "digest": charter.digest})
-    else:
-        typer.echo(Signed(charter).to_toml(), nl=False)
+    found = {"charter": charter.plain(), "digest": charter.digest}
+    answer(found, as_json, lambda _: typer.echo(Signed(charter).to_toml(), nl=False))
 
 
-@app.command(epilog="Example: suture charter keygen board")
+@command(app, "suture charter keygen board")
 def keygen(
-    name: Annotated[str, typer.Argument(help="The keys are written to NAME.key and NAME.pub.")],
+    name: Annotated[str, argument("The keys are written to NAME.key and NAME.pub.")],
     as_json: Json = False,
 ) -> None:
     """Make an Ed25519 key pair: the board keeps NAME.key, the sites get NAME.pub."""
@@ -99,18 +92,15 @@ def keygen(
 
     private, public = Path(f"{name}.key"), Path(f"{name}.pub")
     made = new_keys(private, public)
-    if as_json:
-        print_json({"private": str(private), "public": str(public), "key": made})
-    else:
-        typer.echo(f"{private} (keep it secret)\n{public} (for the sites' trust.pub)\nkey {made}")
+    found = {"private": str(private), "public": str(public), "key": made}
+    told = (f"{private} (keep it secret)", f"{public} (for the sites' trust.pub)", f"key {made}")
+    answer(found, as_json, *told)
 
 
-@app.command(epilog="Example: suture charter sign charter.toml --key board.key")
+@command(app, "suture charter sign charter.toml --key board.key")
 def sign(
-    charter: Annotated[
-        Path, typer.Argument(help="The charter file; the signature is written into it.")
-    ],
-    key: Annotated[Path, typer.Option(help="The board's private key.")],
+    charter: Annotated[Path, argument("The charter file; the signature is written into it.")],
+    key: Annotated[Path, option("The board's private key.")],
     as_json: Json = False,
 ) -> None:
     """Sign a charter; several may sign, and one that a site trusts is enough."""
@@ -121,26 +111,18 @@ def sign(
     private = read_private(key)
     signed = read_charter(charter).signed_by(private)
     write_whole(charter, signed.to_toml().encode())
-    found = {
-        "charter": str(charter),
-        "digest": signed.charter.digest,
-        "key": key_id(private.public_key()),
-    }
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(f"{charter}: charter {found['digest']} signed by key {found['key']}")
+    digest, by = signed.charter.digest, key_id(private.public_key())
+    found = {"charter": str(charter), "digest": digest, "key": by}
+    answer(found, as_json, f"{charter}: charter {digest} signed by key {by}")
 
 
-@app.command(epilog="Example: suture charter check charter.toml study.toml --trust board.pub")
+@command(app, "suture charter check charter.toml study.toml --trust board.pub")
 def check(
-    charter: Annotated[Path, typer.Argument(help="The signed charter.")],
-    study: Annotated[Path, typer.Argument(help="The study file.")],
-    trust: Annotated[Path, typer.Option(help="The trusted public key or keys.")],
-    site: Annotated[
-        str | None, typer.Option(help="One site. Default: every site of the study.")
-    ] = None,
-    on: Annotated[str | None, typer.Option(help="The day to check for. Default: today.")] = None,
+    charter: Annotated[Path, argument("The signed charter.")],
+    study: StudyFile,
+    trust: Annotated[Path, option("The trusted public key or keys.")],
+    site: Annotated[str | None, option("One site. Default: every site of the study.")] = None,
+    on: Annotated[str | None, option("The day to check for. Default: today.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say whether the gate would admit the study, and every reason why not. Exit code 4 if not."""
@@ -157,7 +139,7 @@ def check(
             if site
             else "the study has no sites of its own"
         )
-    day = _day(on) if on else date.today()
+    day = _day(on)
     if not charter.exists():
         raise RunError(
             f"there is no charter at {charter}; write one with: suture charter new {study} > "
@@ -168,17 +150,17 @@ def check(
         reasons = ask(Papers(charter, trust), request(asked, asked.table, name), day)[1]
         found[name] = [{"name": item.name, "why": item.text} for item in reasons]
     allowed = not any(found.values())
-    if as_json:
-        print_json({"allowed": allowed, "sites": found})
-    for name, reasons_ in found.items():
-        text = "".join(f"\n  - {item['why']}" for item in reasons_) or " allowed"
-        (typer.echo if not as_json and not reasons_ else say)(f"{name}:{text}")
+    answer({"allowed": allowed, "sites": found}, as_json)
+    for name, why in found.items():
+        text = "".join(f"\n  - {item['why']}" for item in why) or " allowed"
+        (say if as_json or why else typer.echo)(f"{name}:{text}")
     if not allowed:
         raise typer.Exit(CharterError.exit_code)
 
 
-def _day(text: str) -> date:
+def _day(text: str | None) -> date:
+    """The day that is written there; without one, today."""
     try:
-        return date.fromisoformat(text)
+        return date.fromisoformat(text) if text else date.today()
     except ValueError:
         raise StudyError(f"expected a day written as 2027-12-31, found {text!r}") from None

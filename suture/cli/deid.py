@@ -8,9 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from suture.cli.options import Json, group, print_json
+from suture.cli.options import Json, answer, argument, command, group, listed, option
 from suture.errors import StudyError
 
 app = group(
@@ -19,7 +17,7 @@ app = group(
     "prints a value.",
     "suture deid scan rows.csv",
 )
-File = Annotated[Path, typer.Argument(help="A .csv, .parquet or .duckdb file.")]
+File = Annotated[Path, argument("A .csv, .parquet or .duckdb file.")]
 
 
 def _secret(home: Path) -> bytes:
@@ -29,102 +27,78 @@ def _secret(home: Path) -> bytes:
         raise StudyError(f"{home} holds no secret.key; a site's first run makes it") from None
 
 
-@app.command(epilog="Example: suture deid scan rows.csv --json")
+@command(app, "suture deid scan rows.csv --json")
 def scan(file: File, as_json: Json = False) -> None:
     """Say of every column what it seems to be, and what to do with it."""
+    from suture.site.deid import print_scan
     from suture.site.deid import scan as look
 
     findings, rows = look(file)
-    found = {
-        "file": file.name,
-        "rows": rows,
-        "columns": [finding.as_dict() for finding in findings],
-    }
-    if as_json:
-        print_json(found)
-    else:
-        from suture.site.deid import print_scan
-
-        print_scan(found)
+    columns = [finding.as_dict() for finding in findings]
+    answer({"file": file.name, "rows": rows, "columns": columns}, as_json, print_scan)
 
 
-@app.command(
-    epilog="Example: suture deid apply rows.csv --out clean.csv --quasi age,sex,zip --patient mrn"
-)
+@command(app, "suture deid apply rows.csv --out clean.csv --quasi age,sex,zip --patient mrn")
 def apply(
     file: File,
-    out: Annotated[Path, typer.Option(help="The copy: a new .csv or .parquet file.")],
-    patient: Annotated[
-        str | None, typer.Option(help="The column that identifies the patient.")
-    ] = None,
-    codes: Annotated[str, typer.Option(help="Codes for patients: none, random or keyed.")] = "none",
+    out: Annotated[Path, option("The copy: a new .csv or .parquet file.")],
+    patient: Annotated[str | None, option("The column that identifies the patient.")] = None,
+    codes: Annotated[str, option("Codes for patients: none, random or keyed.")] = "none",
     code_table: Annotated[
-        Path | None, typer.Option(help="With random codes: the table, which stays here.")
+        Path | None, option("With random codes: the table, which stays here.")
     ] = None,
     home: Annotated[
-        Path | None, typer.Option(help="With keyed codes: the site's folder, with secret.key.")
+        Path | None, option("With keyed codes: the site's folder, with secret.key.")
     ] = None,
     quasi: Annotated[
-        str | None, typer.Option(help="Columns to measure linkage on, separated by commas.")
+        str | None, option("Columns to measure linkage on, separated by commas.")
     ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Keep this column whatever the scan says; repeat.")
+        list[str] | None, option("Keep this column whatever the scan says; repeat.")
     ] = None,
     drop: Annotated[
-        list[str] | None, typer.Option(help="Drop this column whatever the scan says; repeat.")
+        list[str] | None, option("Drop this column whatever the scan says; repeat.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a de-identified copy and its report; measure who can still be singled out."""
     from suture.site.deid import apply as copy
+    from suture.site.deid import print_apply
 
-    secret = None if home is None else _secret(home)
     found = copy(
         file,
         out,
         patient=patient,
         codes=codes,
-        secret=secret,
+        secret=None if home is None else _secret(home),
         code_table=code_table,
         keep=keep or (),
         drop=drop or (),
-        quasi=[name.strip() for name in quasi.split(",") if name.strip()] if quasi else (),
+        quasi=listed(quasi),
     )
-    if as_json:
-        print_json(found)
-    else:
-        from suture.site.deid import print_apply
-
-        print_apply(found)
+    answer(found, as_json, print_apply)
 
 
-@app.command(
-    epilog="Example: suture deid dicom films films-clean --home .suture/boston --names names.csv"
-)
+@command(app, "suture deid dicom films films-clean --home .suture/boston --names names.csv")
 def dicom(
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="A DICOM file, or a folder of them.")
-    ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The new file or folder.")],
+    source: Annotated[Path, argument("A DICOM file, or a folder of them.", "IN")],
+    out: Annotated[Path, argument("The new file or folder.", "OUT")],
     home: Annotated[
-        Path | None,
-        typer.Option(help="The site's folder, with secret.key: the same codes every time."),
+        Path | None, option("The site's folder, with secret.key: the same codes every time.")
     ] = None,
     broken: Annotated[
-        str, typer.Option(help="Files that are no readable radiographs: refuse or skip.")
+        str, option("Files that are no readable radiographs: refuse or skip.")
     ] = "refuse",
     keep_names: Annotated[
-        bool, typer.Option("--keep-names", help="Keep file names; they often name patients.")
+        bool, option("Keep file names; they often name patients.", "--keep-names")
     ] = False,
-    names: Annotated[
-        Path | None, typer.Option(help="Write which file became which; it stays here.")
-    ] = None,
+    names: Annotated[Path | None, option("Write which file became which; it stays here.")] = None,
     as_json: Json = False,
 ) -> None:
     """De-identify DICOM headers after the standard's basic profile; warn about text burnt into the
     pixels."""
     from suture.privacy.noise.source import secure_key
-    from suture.site.dicom import deidentify_folder
+    from suture.site.dicom import deidentify_folder, print_dicom
 
     # Without a home the codes are random: the same within this folder, and nobody can make them
     # again.
@@ -132,24 +106,19 @@ def dicom(
     found = deidentify_folder(
         source, out, secret=secret, broken=broken, keep_names=keep_names, names=names
     )
-    if as_json:
-        print_json(found)
-    else:
-        from suture.site.dicom import print_dicom
-
-        print_dicom(found)
+    answer(found, as_json, print_dicom)
 
 
-@app.command(epilog="Example: suture deid evaluate --rows 3000 --json")
+@command(app, "suture deid evaluate --rows 3000 --json")
 def evaluate(
-    rows: Annotated[int, typer.Option(help="Rows of the generated table.")] = 3000,
-    seed: Annotated[int, typer.Option(help="Which table.")] = 1,
+    rows: Annotated[int, option("Rows of the generated table.")] = 3000,
+    seed: Annotated[int, option("Which table.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Recall and precision of a scan on a generated table with all eighteen categories planted."""
     from suture.cohorts.planted import HONEST, PLANTED, planted
+    from suture.site.deid import print_evaluation, score
     from suture.site.deid import scan as look
-    from suture.site.deid import score
 
     if not 20 <= rows <= 1_000_000:
         raise StudyError(f"expected 20 to 1,000,000 rows, found {rows}")
@@ -161,14 +130,5 @@ def evaluate(
             writer.writerow(table)
             writer.writerows(zip(*table.values(), strict=True))
         findings, _ = look(path)
-    found = {
-        "rows": rows,
-        "seed": seed,
-        **score(findings, {name: kind for name, (kind, _) in PLANTED.items()}, HONEST),
-    }
-    if as_json:
-        print_json(found)
-    else:
-        from suture.site.deid import print_evaluation
-
-        print_evaluation(found)
+    scored = score(findings, {name: kind for name, (kind, _) in PLANTED.items()}, HONEST)
+    answer({"rows": rows, "seed": seed, **scored}, as_json, print_evaluation)

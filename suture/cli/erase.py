@@ -7,37 +7,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from suture.cli.options import Json, print_json, say
+from suture.cli.options import Json, answer, command, group, option, say
 from suture.errors import StudyError
 
-EXAMPLE = "Example: suture erase --site boston --patient 12345 --study study.toml"
+app = group()
 
 
+@command(app, "suture erase --site boston --patient 12345 --study study.toml")
 def erase(
-    site: Annotated[str, typer.Option(help="The site.")],
-    patient: Annotated[
-        str, typer.Option(help="The patient's identifier; - reads it from standard input.")
-    ],
-    study: Annotated[Path | None, typer.Option(help="A study file that has the site.")] = None,
-    home: Annotated[
-        Path | None, typer.Option(help="Instead of --study: the site's home folder.")
-    ] = None,
+    site: Annotated[str, option("The site.")],
+    patient: Annotated[str, option("The patient's identifier; - reads it from standard input.")],
+    study: Annotated[Path | None, option("A study file that has the site.")] = None,
+    home: Annotated[Path | None, option("Instead of --study: the site's home folder.")] = None,
     retrain: Annotated[
-        str | None, typer.Option(help="Train anew without the patient: checkpoint or scratch.")
+        str | None, option("Train anew without the patient: checkpoint or scratch.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="With --retrain checkpoint: the run folder to go on from.")
+        Path | None, option("With --retrain checkpoint: the run folder to go on from.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "With --retrain: the new study's name, which has its own budget. Default: <study>-anew.",
             "--as",
-            help="With --retrain: the new study's name, which has its own budget. Default: <study>-anew.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --retrain: the new run's folder.")] = None,
+    out: Annotated[Path | None, option("With --retrain: the new run's folder.")] = None,
     as_json: Json = False,
 ) -> None:
     """Erase a patient at a site: excluded from every later run, with a certificate; optionally
@@ -72,16 +67,11 @@ def erase(
             command="suture erase",
         )
         found = erasing.add_retraining(found, done)
-    if as_json:
-        print_json(found)
-        return
-    typer.echo(
-        f"erased at site {site!r}, entry {found['entry']} of its ledger"
-        + ("" if found["new"] else " (earlier)")
-    )
-    if found["rows_still_in_the_table"] == 0:
-        say("no row of this patient is in the study's table; check the identifier")
-    for name_ in found["files"]:
-        typer.echo(name_)
+    earlier = "" if found["new"] else " (earlier)"
+    lines = [f"erased at site {site!r}, entry {found['entry']} of its ledger{earlier}"]
+    lines += found["files"]
     if found.get("retraining"):
-        typer.echo(f"{found['retraining']['words']}\nnew run: {found['retraining']['out']}")
+        lines.append(f"{found['retraining']['words']}\nnew run: {found['retraining']['out']}")
+    if found["rows_still_in_the_table"] == 0 and not as_json:
+        say("no row of this patient is in the study's table; check the identifier")
+    answer(found, as_json, *lines)

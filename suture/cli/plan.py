@@ -8,50 +8,49 @@ from typing import Annotated
 
 import typer
 
-from suture.cli.options import Json, group, print_json
+from suture.cli.options import Delta, Json, answer, command, group, option
 from suture.errors import StudyError
 
 app = group(
     "plan",
-    "Leave one figure out and get it: noise for a budget, budget for a noise, rounds that fit, and "
-    "so on.",
+    "Give all but one of these values and get the missing one: noise for a budget, budget for a "
+    "noise, rounds that fit, and so on.",
     "suture plan --patients 1270 --batch 32 --epochs 500 --noise 1.0 --delta 1e-5 --json",
     invoke_without_command=True,
     no_args_is_help=False,
 )
+Batch = Annotated[int | None, option("Expected number of patients in a batch.")]
 
 
 @app.callback()
 def plan(
     context: typer.Context,
     patients: Annotated[
-        list[int] | None, typer.Option(help="Patients of a hospital; repeat for several.")
+        list[int] | None, option("Patients of a hospital; repeat for several.")
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Expected number of patients in a batch.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Local epochs in all.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds, of --local-epochs each.")] = None,
+    batch: Batch = None,
+    epochs: Annotated[int | None, option("Local epochs in all.")] = None,
+    rounds: Annotated[int | None, option("Rounds, of --local-epochs each.")] = None,
     local_epochs: Annotated[
-        int | None, typer.Option(help="Local epochs a round, with --rounds. Default: 1.")
+        int | None, option("Local epochs per round, with --rounds. Default: 1.")
     ] = None,
     noise: Annotated[
-        float | None, typer.Option(help="Noise multiplier (standard deviation over clip).")
+        float | None, option("Noise multiplier (standard deviation over clip).")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of (epsilon, delta).")] = None,
+    epsilon: Annotated[float | None, option("Privacy budget.")] = None,
+    delta: Annotated[float | None, option("The delta of (epsilon, delta).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Leave one figure out and get it: noise for a budget, budget for a noise, rounds that fit, and
-    so on."""
+    """The value that was left out."""
     given = (patients, batch, epochs, rounds, local_epochs, noise, epsilon, delta)
     if context.invoked_subcommand is not None:
         if as_json or any(value for value in given):
             raise StudyError(f"options of `plan {context.invoked_subcommand}` go after its name")
         return
-    from suture.privacy.accounting.questions import answer
+    from suture.privacy.accounting.questions import answer as solve
+    from suture.report.console import print_plan
 
-    found = answer(
+    found = solve(
         patients=patients or None,
         batch=batch,
         epochs=epochs,
@@ -61,46 +60,30 @@ def plan(
         epsilon=epsilon,
         delta=delta,
     )
-    if as_json:
-        print_json(found)
-    else:
-        from suture.report.console import print_plan
-
-        print_plan(found)
+    answer(found, as_json, print_plan)
 
 
-@app.command(
-    epilog="Example: suture plan table --round-epsilon 1 --rounds 100 --budget 8 --plot budget.png"
-)
+@command(app, "suture plan table --round-epsilon 1 --rounds 100 --budget 8 --plot budget.png")
 def table(
-    rounds: Annotated[int, typer.Option(help="The last round shown.")],
-    noise: Annotated[float | None, typer.Option(help="Noise multiplier of a step.")] = None,
+    rounds: Annotated[int, option("The last round shown.")],
+    noise: Annotated[float | None, option("Noise multiplier of a step.")] = None,
     round_epsilon: Annotated[
-        float | None, typer.Option(help="Or the epsilon a round is labelled with.")
+        float | None, option("Or the epsilon a round is labelled with.")
     ] = None,
-    formula: Annotated[
-        str, typer.Option(help="What the label means: classical or analytic.")
-    ] = "classical",
-    patients: Annotated[
-        int | None, typer.Option(help="Patients; with --batch, rounds sample them.")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Expected number of patients in a batch.")
-    ] = None,
-    local_epochs: Annotated[int, typer.Option(help="Local epochs a round.")] = 1,
-    delta: Annotated[float, typer.Option(help="The delta of (epsilon, delta).")] = 1e-5,
-    budget: Annotated[
-        float | None, typer.Option(help="A budget: how many rounds fit it, each way.")
-    ] = None,
-    at: Annotated[
-        list[int] | None, typer.Option(help="Rounds to show; repeat. Default: about forty.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it: a .png, .svg or .html file.")] = None,
+    formula: Annotated[str, option("What the label means: classical or analytic.")] = "classical",
+    patients: Annotated[int | None, option("Patients; with --batch, rounds sample them.")] = None,
+    batch: Batch = None,
+    local_epochs: Annotated[int, option("Local epochs per round.")] = 1,
+    delta: Delta = 1e-5,
+    budget: Annotated[float | None, option("A budget: how many rounds fit it, each way.")] = None,
+    at: Annotated[list[int] | None, option("Rounds to show; repeat. Default: about forty.")] = None,
+    plot: Annotated[Path | None, option("Draw it: a .png, .svg or .html file.")] = None,
     as_json: Json = False,
 ) -> None:
     """The budget over the rounds by basic composition, the square-root rule, RDP and PLD, as a
     table and a plot."""
     from suture.privacy.accounting.questions import budget_over_rounds
+    from suture.report.console import print_history
 
     found = budget_over_rounds(
         rounds=rounds,
@@ -118,37 +101,27 @@ def table(
         from suture.report.plans import draw_history
 
         found["plot"] = str(draw_history(found, plot))
-    if as_json:
-        print_json(found)
-    else:
-        from suture.report.console import print_history
-
-        print_history(found)
+    answer(found, as_json, print_history)
 
 
-@app.command(
+@command(
+    app,
+    "suture plan safe-epsilon --rate 0.012 --threshold 0.01 --patients 4000 --json",
     "safe-epsilon",
-    epilog="Example: suture plan safe-epsilon --rate 0.012 --threshold 0.01 --patients 4000 --json",
 )
 def safe_epsilon(
-    rate: Annotated[float, typer.Option(help="The true rate of the adverse event, such as 0.012.")],
-    threshold: Annotated[
-        float, typer.Option(help="The drug is flagged above this rate, such as 0.01.")
-    ],
-    patients: Annotated[int, typer.Option(help="Patients at the site.")],
-    reliability: Annotated[float, typer.Option(help="How often the flag must be right.")] = 0.95,
-    delta: Annotated[float, typer.Option(help="The delta of (epsilon, delta).")] = 1e-5,
+    rate: Annotated[float, option("The true rate of the adverse event, such as 0.012.")],
+    threshold: Annotated[float, option("The drug is flagged above this rate, such as 0.01.")],
+    patients: Annotated[int, option("Patients at the site.")],
+    reliability: Annotated[float, option("How often the flag must be right.")] = 0.95,
+    delta: Delta = 1e-5,
     as_json: Json = False,
 ) -> None:
     """The strongest privacy at which a safety flag on a noisy rate is still right often enough."""
     from suture.privacy.accounting.questions import safe_epsilon as find
+    from suture.report.console import print_safe
 
     found = find(
         rate=rate, threshold=threshold, patients=patients, reliability=reliability, delta=delta
     )
-    if as_json:
-        print_json(found)
-    else:
-        from suture.report.console import print_safe
-
-        print_safe(found)
+    answer(found, as_json, print_safe)

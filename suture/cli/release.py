@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from suture.cli.options import Json, answer, argument, command, group, option, say
 
-from suture.cli.options import Json, group, print_json
+if TYPE_CHECKING:
+    from suture.releases.query import Released
 
 app = group(
     "release",
@@ -16,143 +18,113 @@ app = group(
     "suture release rate study.toml --site boston --column died --epsilon 0.5",
 )
 
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file.")]
-Site = Annotated[str, typer.Option(help="The site.")]
-Column = Annotated[str, typer.Option(help="A feature of the schema, or the outcome.")]
-Epsilon = Annotated[float, typer.Option(help="What this release may cost.")]
-Delta = Annotated[float | None, typer.Option(help="Default: the study's, or 1e-5.")]
+Epsilon = Annotated[float, option("What this release may cost.")]
+Delta = Annotated[float | None, option("Default: the study's, or 1e-5.")]
 Budget = Annotated[
     float | None,
-    typer.Option(
-        help="What all releases of the study may spend at this site; fixed by the first. Default: the study's."
+    option(
+        "What all releases of the study may spend at this site; fixed by the first. Default: the "
+        "study's."
     ),
 ]
-Mechanism = Annotated[
-    str, typer.Option(help="discrete (exact, the default) or gaussian (floating point).")
-]
 
 
-@app.command(
-    epilog="Example: suture release rate study.toml --site boston --column died --epsilon 0.5"
-)
+@dataclass(frozen=True)
+class Asked:
+    """What every question about one column needs."""
+
+    study: Annotated[Path, argument("The study file.", "STUDY")]
+    site: Annotated[str, option("The site.")]
+    column: Annotated[str, option("A feature of the schema, or the outcome.")]
+    epsilon: Epsilon
+    delta: Delta = None
+    budget: Budget = None
+    mechanism: Annotated[
+        str, option("discrete (exact, the default) or gaussian (floating point).")
+    ] = "discrete"
+
+
+@command(app, "suture release rate study.toml --site boston --column died --epsilon 0.5")
 def rate(
-    study: StudyFile,
-    site: Site,
-    column: Column,
-    epsilon: Epsilon,
-    delta: Delta = None,
-    budget: Budget = None,
-    mechanism: Mechanism = "discrete",
+    asked: Asked,
     above: Annotated[
-        float | None, typer.Option(help="For a number: values above this count as an event.")
+        float | None, option("For a number: values above this count as an event.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """The share of patients with an event, with its interval."""
-    options = {"delta": delta, "budget": budget, "mechanism": mechanism, "above": above}
-    _show(study, "rate", column, site, epsilon, options, None, as_json)
+    _release("rate", asked, None, as_json, above=above)
 
 
-@app.command(
-    epilog="Example: suture release histogram study.toml --site boston --column age --epsilon 0.5 --bins 8"
+@command(
+    app, "suture release histogram study.toml --site boston --column age --epsilon 0.5 --bins 8"
 )
 def histogram(
-    study: StudyFile,
-    site: Site,
-    column: Column,
-    epsilon: Epsilon,
-    bins: Annotated[int, typer.Option(help="Bins of a number, between its declared bounds.")] = 10,
+    asked: Asked,
+    bins: Annotated[int, option("Bins of a number, between its declared bounds.")] = 10,
     cap: Annotated[
-        int | None,
-        typer.Option(help="Count rows, at most this many a patient, instead of patients."),
+        int | None, option("Count rows, at most this many per patient, instead of patients.")
     ] = None,
-    delta: Delta = None,
-    budget: Budget = None,
-    mechanism: Mechanism = "discrete",
-    plot: Annotated[Path | None, typer.Option(help="Draw it: a .png or .svg file.")] = None,
+    plot: Annotated[Path | None, option("Draw it: a .png or .svg file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Patients by bin (or rows, capped), each count with its interval."""
-    options = {"delta": delta, "budget": budget, "mechanism": mechanism, "bins": bins, "cap": cap}
-    _show(study, "histogram", column, site, epsilon, options, plot, as_json)
+    _release("histogram", asked, plot, as_json, bins=bins, cap=cap)
 
 
-@app.command(
-    epilog="Example: suture release quantiles study.toml --site boston --column age --epsilon 1 --at 0.5"
-)
+@command(app, "suture release quantiles study.toml --site boston --column age --epsilon 1 --at 0.5")
 def quantiles(
-    study: StudyFile,
-    site: Site,
-    column: Column,
-    epsilon: Epsilon,
-    at: Annotated[
-        list[float] | None, typer.Option(help="Quantiles; repeat. Default: the quartiles.")
-    ] = None,
-    bins: Annotated[int, typer.Option(help="Steps between the declared bounds.")] = 64,
-    delta: Delta = None,
-    budget: Budget = None,
-    mechanism: Mechanism = "discrete",
+    asked: Asked,
+    at: Annotated[list[float] | None, option("Quantiles; repeat. Default: the quartiles.")] = None,
+    bins: Annotated[int, option("Steps between the declared bounds.")] = 64,
     as_json: Json = False,
 ) -> None:
     """Quantiles of a number from one noisy histogram, each with its interval."""
-    options: dict[str, Any] = {
-        "delta": delta,
-        "budget": budget,
-        "mechanism": mechanism,
-        "bins": bins,
-    }
-    options |= {"at": tuple(at)} if at else {}
-    _show(study, "quantiles", column, site, epsilon, options, None, as_json)
+    chosen = {"at": tuple(at)} if at else {}
+    _release("quantiles", asked, None, as_json, bins=bins, **chosen)
 
 
-@app.command(epilog="Example: suture release percentiles runs/icu --epsilon 1 --budget 2")
+@command(app, "suture release percentiles runs/icu --epsilon 1 --budget 2")
 def percentiles(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a finished veil run.")
-    ],
+    folder: Annotated[Path, argument("The folder of a finished veil run.", "RUN")],
     epsilon: Epsilon,
-    bins: Annotated[int, typer.Option(help="Steps between the declared bounds.")] = 40,
+    bins: Annotated[int, option("Steps between the declared bounds.")] = 40,
     delta: Delta = None,
     budget: Budget = None,
     as_json: Json = False,
 ) -> None:
     """Histograms of the model's numbers over all sites, for suture explain --percentiles
     federation; charged at each."""
-    from suture.cli.options import say
     from suture.explain.percentiles import release_percentiles
 
     found = release_percentiles(
         folder, epsilon=epsilon, delta=delta, budget=budget, bins=bins, say=say
     )
-    if as_json:
-        print_json(found)
-        return
-    typer.echo(
+    answer(
+        found,
+        as_json,
         f"{len(found['columns'])} numbers at {found['hospitals']} hospitals, epsilon "
-        f"{found['epsilon']:g} at each"
-    )
-    typer.echo(
-        f"{found['written']}\nnext: suture explain {folder} --site S --patient ID --percentiles "
-        "federation"
+        f"{found['epsilon']:g} at each",
+        found["written"],
+        f"next: suture explain {folder} --site S --patient ID --percentiles federation",
     )
 
 
-def _show(
-    path: Path,
-    kind: str,
-    column: str,
-    site: str,
-    epsilon: float,
-    options: dict[str, Any],
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def _release(kind: str, asked: Asked, plot: Path | None, as_json: bool, **more: Any) -> None:
     from suture.releases.query import release
     from suture.study import Study
 
-    base = path.resolve().parent
     found = release(
-        Study.from_toml(path), kind, column, site=site, epsilon=epsilon, base=base, **options
+        Study.from_toml(asked.study),
+        kind,
+        asked.column,
+        site=asked.site,
+        epsilon=asked.epsilon,
+        base=asked.study.resolve().parent,
+        delta=asked.delta,
+        budget=asked.budget,
+        mechanism=asked.mechanism,
+        **more,
     )
     if plot is not None:
         from suture.releases.console import histogram_chart
@@ -160,9 +132,10 @@ def _show(
 
         save(histogram_chart(found), plot)
         found["plot"] = str(plot)
-    if as_json:
-        print_json(found)
-    else:
-        from suture.releases.console import print_release
+    answer(found, as_json, _show)
 
-        print_release(found)
+
+def _show(found: Released) -> None:
+    from suture.releases.console import print_release
+
+    print_release(found)

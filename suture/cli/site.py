@@ -4,35 +4,26 @@ site's own folder."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
-from suture.cli.options import Json, group, print_json, say
-
-if TYPE_CHECKING:
-    from suture.study import Study
+from suture.cli.options import Json, answer, argument, command, group, option, say
 
 app = group(
     "site",
     "A hospital's site: it asks the hub for work and decides what it answers.",
     "suture site start boston",
 )
-Home = Annotated[Path, typer.Argument(help="The site's home: settings, keys, ledger, charter.")]
+Home = Annotated[Path, argument("The site's home: settings, keys, ledger, charter.")]
 
 
-@app.command(epilog="Example: suture site init boston --invite boston.invite --data rows.csv")
+@command(app, "suture site init boston --invite boston.invite --data rows.csv")
 def init(
     home: Home,
-    invite: Annotated[
-        Path, typer.Option(help="The file from the hub's operator (suture hub invite).")
-    ],
-    data: Annotated[
-        str, typer.Option(help="The table: a CSV, Parquet or DuckDB file. More in site.toml.")
-    ],
-    region: Annotated[str, typer.Option(help="Where the site is, as charters write it.")] = "",
+    invite: Annotated[Path, option("The file from the hub's operator (suture hub invite).")],
+    data: Annotated[str, option("The table: a CSV, Parquet or DuckDB file. More in site.toml.")],
+    region: Annotated[str, option("Where the site is, as charters write it.")] = "",
     without_charter: Annotated[
-        bool, typer.Option(help="Take part without a signed charter: for trials only.")
+        bool, option("Take part without a signed charter: for trials only.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -40,18 +31,15 @@ def init(
     from suture.network.enrolment import make_site
 
     found = make_site(home, invite, data, region=region, charter_needed=not without_charter)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(f"{found['settings']} (read it), {found['key']} (keep it secret)")
-        typer.echo(f"next: suture site enrol {home}")
+    files = f"{found['settings']} (read it), {found['key']} (keep it secret)"
+    answer(found, as_json, files, f"next: suture site enrol {home}")
 
 
-@app.command(epilog="Example: suture site enrol boston")
+@command(app, "suture site enrol boston")
 def enrol(
     home: Home,
     new_key: Annotated[
-        bool, typer.Option(help="Make a new key first; the old one is kept beside it.")
+        bool, option("Make a new key first; the old one is kept beside it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -60,27 +48,25 @@ def enrol(
     from suture.network.enrolment import enrolment_request
 
     found = enrolment_request(home, new_key=new_key)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(f"{found['request']}: send it to the hub's operator")
-        typer.echo(f"key fingerprint {found['fingerprint']}: read it out when the operator calls")
-        typer.echo(
-            f"identity for sums under masks, for the other sites' [peers]: {found['site']} = "
-            f'"{found["identity"]}"'
-        )
+    answer(
+        found,
+        as_json,
+        f"{found['request']}: send it to the hub's operator",
+        f"key fingerprint {found['fingerprint']}: read it out when the operator calls",
+        f"identity for sums under masks, for the other sites' [peers]: {found['site']} = "
+        f'"{found["identity"]}"',
+    )
 
 
-@app.command(epilog="Example: suture site start boston")
+@command(app, "suture site start boston")
 def start(home: Home, as_json: Json = False) -> None:
     """Run the site until it is stopped. Every connection goes out to the hub; none comes in."""
     import logging
     import signal
 
-    from suture.network.flower import silence
-    from suture.network.node.config import read_settings
-    from suture.network.node.handler import Handler
-    from suture.network.node.service import SiteNode
+    from suture.network.flower import SiteNode, silence
+    from suture.network.node import Handler
+    from suture.network.settings import read_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     silence()
@@ -88,16 +74,15 @@ def start(home: Home, as_json: Json = False) -> None:
     node = SiteNode(settings, home, Handler(settings, home))
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: node.end())
-    if as_json:
-        print_json({"site": settings.name, "hub": settings.hub.address})
+    answer({"site": settings.name, "hub": settings.hub.address}, as_json)
     say(f"site {settings.name!r} of hub {settings.hub.address}; stop with Ctrl-C")
     node.serve()
 
 
-@app.command(epilog="Example: suture site accept boston study.toml")
+@command(app, "suture site accept boston study.toml")
 def accept(
     home: Home,
-    study: Annotated[Path, typer.Argument(help="The study file, as the researchers sent it.")],
+    study: Annotated[Path, argument("The study file, as the researchers sent it.")],
     as_json: Json = False,
 ) -> None:
     """Show what a study promises here, and accept exactly it: any other setting makes it another
@@ -106,7 +91,7 @@ def accept(
     A site with a signed charter needs no such step: its charter names the study.
     """
     from suture.errors import RunError, StudyError
-    from suture.network.node.config import read_settings
+    from suture.network.settings import read_settings
     from suture.privacy.files import write_whole
     from suture.site.gate import STUDIES
     from suture.study import Study
@@ -118,15 +103,16 @@ def accept(
             "without it"
         )
     if asked.table is None or name not in [site.name for site in asked.sites]:
+        names = ", ".join(site.name for site in asked.sites) or "none: its patients are built in"
         raise StudyError(
-            f"study {asked.name!r} does not name this site ({name!r}); it has: {_names(asked)}"
+            f"study {asked.name!r} does not name this site ({name!r}); it has: {names}"
         )
     size = asked.declared(name)
     if size is None:
         raise StudyError(
             f"study {asked.name!r} declares no size for {name!r}, and the table is not counted for "
-            "it; ask for patients = ... "
-            "(a round number, about as many as train here) in its [[site]]"
+            "it; ask for patients = ... (a round number, about as many as train here) in its "
+            "[[site]]"
         )
     privacy = asked.privacy
     found = {
@@ -149,23 +135,17 @@ def accept(
         "evaluation_epsilon": asked.evaluation.epsilon,
         "protection": asked.protection.model_dump(mode="json"),
     }
-    if not as_json:
-        for line in _promises(found):
-            typer.echo(line)
     target = home / STUDIES / f"{asked.name}-{asked.digest[:12]}.toml"
+    # What is promised is read before it is accepted, also where that fails.
+    if not as_json:
+        answer(found, False, *_promises(found))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, study.read_bytes())
     except OSError as error:
         raise RunError(f"the study cannot be kept at {target}: {error}") from None
-    if as_json:
-        print_json({**found, "file": str(target)})
-    else:
-        typer.echo(f"accepted: {target} (delete it to withdraw)")
-
-
-def _names(asked: Study) -> str:
-    return ", ".join(site.name for site in asked.sites) or "none: its patients are built in"
+    told = f"accepted: {target} (delete it to withdraw)"
+    answer({**found, "file": str(target)}, as_json, told)
 
 
 def _promises(found: dict[str, Any]) -> list[str]:
@@ -198,28 +178,21 @@ def _promises(found: dict[str, Any]) -> list[str]:
     ]
 
 
-@app.command(epilog="Example: suture site status boston --json")
+@command(app, "suture site status boston --json")
 def status(home: Home, as_json: Json = False) -> None:
     """Connected or not, last round, last error, and what is left of every budget; from the site's
     own files."""
     from suture.network.enrolment import site_status
 
     found = site_status(home)
-    if as_json:
-        print_json(found)
-        return
-    typer.echo(
-        f"site {found['site']}: {found['connection']}, {found['answered']} answered, "
-        f"{found['refused']} refused"
-    )
+    counts = f"{found['answered']} answered, {found['refused']} refused"
+    lines = [f"site {found['site']}: {found['connection']}, {counts}"]
     if found.get("op"):
-        typer.echo(
-            f"  last: {found['op']} {found.get('method', '')} round {found.get('round', '-')} at "
-            f"{found['at']}"
-        )
+        what = f"{found['op']} {found.get('method', '')} round {found.get('round', '-')}"
+        lines.append(f"  last: {what} at {found['at']}")
     if found["last_error"]:
-        typer.echo(f"  last error: {found['last_error']}")
+        lines.append(f"  last error: {found['last_error']}")
     for budget in found["budgets"]:
-        typer.echo(
-            f"  {budget['account']}: epsilon {budget['spent']:.4g} of {budget['epsilon']} spent"
-        )
+        spent = f"epsilon {budget['spent']:.4g} of {budget['epsilon']} spent"
+        lines.append(f"  {budget['account']}: {spent}")
+    answer(found, as_json, *lines)

@@ -8,6 +8,7 @@ path that a user's own images will take, with the variety that they have: two po
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from suture import cohorts
 from suture.cohorts.cohort import Cohort
 from suture.errors import RunError, StudyError
+from suture.methods.registry import STARTER
 from suture.schema.table import Image
 from suture.site.images import library
 from suture.study import Study
@@ -26,7 +28,7 @@ SIDE, SIZE = 128, 32  # pixels of a side in the image files, and in the study
 Kind = Literal["dicom", "png", "dicom-inverted", "png-16"]
 KINDS: tuple[Kind, ...] = ("dicom", "png", "dicom-inverted", "png-16")
 """How each of the four imaging hospitals stores its images."""
-COMMENTED = """# A Suture study. Every setting is explained in docs/study.md.
+COMMENTED = f"""# A Suture study. Every setting is explained in docs/study.md.
 [study]
 name = "cardio"
 outcome = "high_risk"
@@ -37,7 +39,7 @@ cohort = "cardio"              # generated patients; replace by [[site]] tables 
 hidden = [64, 32]              # [] is logistic regression
 
 [method]
-name = "fedadam"
+name = "{STARTER["lead"]}"
 rounds = 40
 local_epochs = 2
 
@@ -51,7 +53,7 @@ clip = 1.0
 [evaluation]
 holdout = 0.2
 seeds = 1
-compare = ["fedavg", "alone"]
+compare = {json.dumps(STARTER["compare"])}
 """
 
 
@@ -125,7 +127,13 @@ def write_imaging_starter(folder: Path, images: int) -> list[Path]:
         schema=cohort.schema.model_copy(update={"features": image}),
         images={"size": SIZE, "folder": "images"},
         model={"kind": "residual"},
-        method={"name": "fedavg", "rounds": 5, "local_epochs": 1, "batch": 16, "rate": 0.1},
+        method={
+            "name": STARTER["images"],
+            "rounds": 5,
+            "local_epochs": 1,
+            "batch": 16,
+            "rate": 0.1,
+        },
         privacy={"unit": "patient", "epsilon": 8.0},
     )
     columns = ("patient_id", "sex", "age_group", "ethnicity", cohort.outcome)

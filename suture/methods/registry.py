@@ -49,6 +49,8 @@ _MODULES = {
 }
 METHODS = tuple(_MODULES)
 DEFAULT = "fedadam"
+STARTER = {"lead": DEFAULT, "compare": ["fedavg", "alone"], "images": "fedavg"}
+"""What `suture init` names in the study that it writes."""
 _passed: dict[str, Declared] = {}
 """Methods that a script brought along."""
 

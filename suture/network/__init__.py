@@ -2,13 +2,13 @@
 
 | module | what it does | side |
 |---|---|---|
-| `coordinator/remote` | drives rounds at sites that are elsewhere, over a carrier | coordinator |
-| `coordinator/carrier`, `local` | carriers: through a hub that runs; through one started here with its sites | coordinator |
+| `coordinator` | drives rounds at sites that are elsewhere, over a carrier | coordinator |
+| `local` | a carrier that starts a hub and its sites on this machine | coordinator |
 | `hub`, `enrolment` | Flower's SuperLink with a guard in front; who is known there | hub |
-| `node/service`, `handler`, `participant`, `config` | the connection, the checks, one study, the site's own decisions | site |
+| `node`, `settings` | what answers requests; the site's own decisions | site |
 | `masking`, `witnesses` | sums under masks; peers that remember a ledger | coordinator and site |
 | `wire` | what can be said | coordinator and site |
-| `certificates`, `flower` | keys; the only module that imports Flower | all |
+| `certificates`, `flower` | keys; connections, the only module that imports Flower | all |
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ def engine_of(
         return Embedded(threads)
     if hub is not None and name == "embedded":
         raise StudyError("--hub goes with --engine flower: the embedded engine has no network")
-    from suture.network.coordinator.remote import Remote
+    from suture.network.coordinator import Remote
 
     if hub is None:
         from suture.network.local import LocalFlower
 
         return Remote(LocalFlower())
-    from suture.network.coordinator.carrier import Flower
-    from suture.network.flower import Hub
+    from suture.network.flower import Flower, Hub
     from suture.network.hub import read_operator
 
     recorded = {"engine": "flower", "hub": str(hub.resolve())}

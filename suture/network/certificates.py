@@ -32,7 +32,6 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 398
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh key on P-256."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -55,8 +54,14 @@ def key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
+def write_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Make a key and write it to a file of its own."""
+    key = new_key()
+    write_secret(path, key_bytes(key))
+    return key
+
+
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A private key from its file."""
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
@@ -67,7 +72,6 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def public_pem(key: ec.EllipticCurvePublicKey) -> bytes:
-    """A public key as it is enrolled."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -83,7 +87,6 @@ def trusting(authority: str) -> ssl.SSLContext:
 
 
 def new_authority(name: str) -> tuple[bytes, bytes]:
-    """A certificate authority: its certificate and its key, as PEM."""
     key = new_key()
     subject = _name(f"{name} authority")
     basic = x509.BasicConstraints(ca=True, path_length=0)
@@ -125,7 +128,6 @@ def _certificate(
     days: int,
     basic: x509.BasicConstraints,
 ) -> x509.CertificateBuilder:
-    """What the certificates of an authority and of a server have in common."""
     now = datetime.now(UTC)
     usage = x509.KeyUsage(
         digital_signature=not basic.ca,

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from suture.errors import Refused, RunError, StudyError
 from suture.network import certificates
 from suture.network.hub import read_operator
-from suture.network.node.config import SITE, STATUS, read_settings
+from suture.network.settings import SITE, STATUS, read_settings
 from suture.network.witnesses import new_identity, public_identity
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.ledger import Ledger
@@ -61,8 +61,6 @@ key = "node.key"
 
 
 class EnrolledSite(TypedDict):
-    """A site as its hub knows it."""
-
     site: str
     connected: bool
     status: str
@@ -71,24 +69,18 @@ class EnrolledSite(TypedDict):
 
 
 class HubStatus(TypedDict):
-    """A hub's sites and Flower runs."""
-
     hub: str
     sites: list[EnrolledSite]
     runs: list[dict[str, str]]
 
 
 class Spent(TypedDict):
-    """What one account may spend, and has spent."""
-
     account: str
     epsilon: float | str
     spent: float
 
 
 class SiteStatus(TypedDict, total=False):
-    """A site's connection, its last request, and its budgets."""
-
     site: str
     connection: str
     answered: int
@@ -103,7 +95,6 @@ class SiteStatus(TypedDict, total=False):
 
 
 def invitation(hub: Path, name: str) -> dict[str, str]:
-    """What a hospital needs to know about a hub."""
     operator = read_operator(hub)
     return {"site": name, "hub": operator["hub"], "ca": operator["ca"]}
 
@@ -123,7 +114,7 @@ def make_site(
     if (home / SITE).exists():
         raise RunError(f"{home} already holds a site; change {home / SITE} instead")
     home.mkdir(parents=True, exist_ok=True)
-    certificates.write_secret(home / "node.key", certificates.key_bytes(certificates.new_key()))
+    certificates.write_key(home / "node.key")
     new_identity(home / "identity.key")
     write_whole(home / "ca.pem", authority.encode())
     rows = data if "://" in data or Path(data).is_absolute() else str(Path(data).resolve())
@@ -152,7 +143,7 @@ def enrolment_request(home: Path, *, new_key: bool = False) -> dict[str, str]:
         stamp = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
         if path.exists():
             path.rename(path.with_name(f"{path.name}.{stamp}"))
-        certificates.write_secret(path, certificates.key_bytes(certificates.new_key()))
+        certificates.write_key(path)
     key = certificates.read_key(path)
     public = certificates.public_pem(key.public_key())
     name, file = settings.name, home / f"{settings.name}.enrol"
@@ -201,7 +192,6 @@ def admit(hub: Path, request: Path, expected: str | None = None) -> dict[str, st
 
 
 def revoke(hub: Path, name: str) -> dict[str, str | int]:
-    """Forget a site's keys at a running hub."""
     with _connected(hub) as known:
         count = _remove(known, name)
     if not count:

@@ -1,4 +1,5 @@
-"""All that Suture needs of Flower; the only module that imports `flwr`.
+"""All that Suture does with Flower, at the coordinator, at a site and at the hub; the only module
+that imports `flwr`.
 
 Flower carries bytes between a coordinator, a hub and sites. It is imported so that it reports to
 nobody: no telemetry, no check for updates, no log of its own. A pinned version's own modules are
@@ -9,6 +10,18 @@ raises `MissingExtra`.
 Bytes travel as one `RecordDict` of `ConfigRecord`s, each with a piece of them. Flower stores a
 message as a tree of objects that are pushed and pulled one by one, so one small record is the
 cheapest shape; pieces keep any single object far below what a server must hold in memory at once.
+
+`Flower` is the coordinator's carrier. What `flwr run` would give to a ServerApp process, this
+process does: it starts a run, claims the run's task with the hub's secret, keeps it alive with
+heartbeats, pushes messages and pulls answers. A Suture run does not depend on one Flower run: if
+the hub was restarted or let the task lapse, another is started and what is unanswered is asked
+again. This costs nothing twice, because a site answers the same request with the same bytes and
+charges once.
+
+`SiteNode` is a SuperNode with one difference: nothing that arrives is ever installed, imported or
+run. Requests go to the site's own handler. The site opens every connection (outbound only), knows
+the hub by its certificate, and is known to it by its own key. It outlives the hub: when the hub is
+away the site keeps trying, ever more slowly.
 """
 
 from __future__ import annotations
@@ -19,13 +32,24 @@ import hmac
 import logging
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from suture.errors import MissingExtra, Refused, RunError
-from suture.network.certificates import public_pem, trusting
+from suture.errors import MissingExtra, Refused, RunError, SutureError, TooFewSites
+from suture.network.certificates import public_pem, read_key, trusting
+from suture.network.wire import application
+from suture.privacy.files import write_whole
+
+if TYPE_CHECKING:
+    from suture.network.coordinator import Answers
+    from suture.network.node import Handler
+    from suture.network.settings import SiteSettings
+    from suture.study import Study
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
@@ -34,23 +58,14 @@ if find_spec("flwr") is None:
 
 import httpx as httpx  # it comes with Flower: other modules import it from here
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app import ConfigRecord, Metadata, RecordDict
-from flwr.app import Message as Message
+from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID, SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto import control_pb2, fleet_pb2, runtime_pb2
+from flwr.proto import control_pb2, fleet_pb2, message_pb2, runtime_pb2
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.message_pb2 import Message as MessageHead
-from flwr.proto.node_pb2 import Node
-from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
@@ -70,7 +85,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 PIECE = 8 << 20
-BEAT_SECONDS = HEARTBEAT_DEFAULT_INTERVAL * 0.6
+NODE_BEAT_SECONDS, TASK_BEAT_SECONDS = HEARTBEAT_DEFAULT_INTERVAL * 0.6, 10.0
+NODES_SECONDS = 1.0
+FASTEST, SLOWEST, HELD = 0.005, 0.5, 0.5
+SITE_FASTEST, SITE_SLOWEST = 0.02, 30.0
 LARGEST_ANSWER = 256 << 20
 MOST_LEFT_OVER = 50
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -82,6 +100,7 @@ _IDLE = {
     "ControlEventLogMiddleware",
     "FleetEventLogMiddleware",
 }
+log = logging.getLogger("suture.site")
 
 
 class Incomplete(Refused):
@@ -137,7 +156,6 @@ class _Mailbox:
         self._client, self._node = client, Node(node_id=node_id)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _push(self, make: Callable[..., Any], run: int, messages: Sequence[Message]) -> Any:
@@ -155,11 +173,11 @@ class _Mailbox:
         for key in answer.objects_to_push:
             content = objects[key].deflate()
             self._client.PushObject(
-                PushObjectRequest(**where, object_id=key, object_content=content)
+                message_pb2.PushObjectRequest(**where, object_id=key, object_content=content)
             )
         return answer
 
-    def _pull(self, run: int, message_id: str, tree: ObjectTree, most: int) -> Message:
+    def _pull(self, run: int, message_id: str, tree: message_pb2.ObjectTree, most: int) -> Message:
         """The message of an object tree, its objects fetched one by one until ``most`` bytes."""
         contents: dict[str, bytes] = {}
         for item in iterate_object_tree(tree):
@@ -175,7 +193,7 @@ class _Mailbox:
 
     def _fetch(self, run: int, object_id: str) -> bytes:
         until, wait = time.monotonic() + _WHOLE_SECONDS, 0.005
-        asked = PullObjectRequest(node=self._node, run_id=run, object_id=object_id)
+        asked = message_pb2.PullObjectRequest(node=self._node, run_id=run, object_id=object_id)
         while True:
             found = self._client.PullObject(asked)
             if found.object_found and found.object_available:
@@ -187,7 +205,9 @@ class _Mailbox:
 
     def _confirm(self, run: int, message_id: str) -> None:
         self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=message_id)
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=self._node, run_id=run, message_object_id=message_id
+            )
         )
 
 
@@ -220,14 +240,16 @@ class Task(_Mailbox):
         answer = self._push(runtime_pb2.PushAppMessagesRequest, self.run, messages)
         return list(answer.message_ids)
 
-    def answers(self, message_ids: Iterable[str]) -> list[tuple[str, MessageHead, ObjectTree]]:
+    def answers(
+        self, message_ids: Iterable[str]
+    ) -> list[tuple[str, message_pb2.Message, message_pb2.ObjectTree]]:
         """What has come in: the id that each replies to, and what `read` needs."""
         asked = runtime_pb2.PullAppMessagesRequest(message_ids=list(message_ids))
         found = self._client.PullMessages(asked)
         pairs = zip(found.messages_list, found.message_object_trees, strict=True)
         return [(head.metadata.reply_to_message_id, head, tree) for head, tree in pairs]
 
-    def read(self, head: MessageHead, tree: ObjectTree) -> bytes:
+    def read(self, head: message_pb2.Message, tree: message_pb2.ObjectTree) -> bytes:
         """The bytes of an answer; `Incomplete` where the request must be sent again."""
         if head.HasField("error"):
             raise Incomplete(str(head.error.reason)[:200])
@@ -239,7 +261,6 @@ class Task(_Mailbox):
         return unwrapped(message.content)
 
     def beat(self) -> None:
-        """Tell the hub that the task is alive."""
         self._client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
 
     def claim(self) -> None:
@@ -247,7 +268,6 @@ class Task(_Mailbox):
         self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
 
     def end(self, *, failed: bool = False) -> None:
-        """End the Flower run."""
         status, details = (SubStatus.FAILED, "left over") if failed else (SubStatus.COMPLETED, "")
         output = runtime_pb2.PushTaskOutputRequest(sub_status=status, details=details)
         self._client.PushTaskOutput(output)
@@ -260,7 +280,6 @@ class _Bearer:
         self._token = token
 
     def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
-        """Add the header."""
         context.request.headers["authorization"] = f"Bearer {self._token}"
         return call_next(context)
 
@@ -280,7 +299,6 @@ class Hub:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._control.close()
 
     def enrolled(self) -> list[NodeInfo]:
@@ -294,15 +312,12 @@ class Hub:
         return {node.name: node for node in self.enrolled() if node.name}
 
     def register(self, name: str, public: bytes) -> None:
-        """Enrol a site's public key (PEM)."""
         self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public, name=name))
 
     def unregister(self, node: NodeInfo) -> None:
-        """Forget a key."""
         self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
 
     def runs(self) -> list[dict[str, str]]:
-        """The Flower runs, oldest first."""
         found = self._control.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
         runs = [
             {"run": str(run.run_id), "status": run.status.status, "since": run.pending_at}
@@ -353,6 +368,157 @@ class Hub:
         return client
 
 
+@dataclass
+class _Waiting:
+    """A request that has no answer yet."""
+
+    data: bytes
+    sent: str = ""
+    """The message's id; empty: not on its way."""
+    to: str = ""
+    """When the node that it was sent to had last come up."""
+    why: str = "it is not connected to the hub"
+
+
+class Flower:
+    """Carries requests through a hub that is running."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._task: Task | None = None
+        self._dropped = threading.Event()
+        self._nodes: dict[str, NodeInfo] = {}
+        self._nodes_at = 0.0
+
+    def start(self, study: Study, base: Path, folder: Path | None) -> None:
+        """Nothing to start: the hub and the sites run by themselves."""
+
+    def close(self) -> None:
+        self.end()
+        self.hub.close()
+
+    def end(self) -> None:
+        if self._task is not None:
+            with contextlib.suppress(httpx.HTTPError, ValueError, SutureError):
+                self._task.end()
+        self._drop()
+
+    def exchange(self, requests: Mapping[str, bytes], seconds: float) -> Answers:
+        """Ask; ask again where a site or the hub came back; at the deadline say who is missing."""
+        until = time.monotonic() + seconds
+        waiting = {site: _Waiting(data) for site, data in requests.items()}
+        found: Answers = {}
+        pause, trouble = FASTEST, ""
+        while waiting and time.monotonic() < until:
+            begun = time.monotonic()
+            try:
+                task = self._running()
+                self._look(waiting)
+                self._push(task, waiting, until)
+                came = self._pull(task, waiting)
+                trouble = ""
+            except (httpx.HTTPError, ValueError) as error:
+                trouble = self._trouble(error, waiting)
+                came = {}
+            for site, data in came.items():
+                found[site] = data
+                del waiting[site]
+            held = time.monotonic() - begun > HELD  # the hub itself made the question wait
+            pause = FASTEST if came or (held and not trouble) else min(pause * 1.25, SLOWEST)
+            if waiting and not came:
+                time.sleep(max(0.0, min(pause, until - time.monotonic())))
+        for site, left in waiting.items():
+            why = trouble or left.why
+            found[site] = TooFewSites(f"site {site!r} gave no answer within {seconds:g} s: {why}")
+        return found
+
+    def _trouble(self, error: Exception, waiting: Mapping[str, _Waiting]) -> str:
+        """Deal with a hub that fails: drop the Flower run, ask everything unanswered again."""
+        hub = f"the hub {self.hub.address}"
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+        if status == httpx.codes.UNAUTHORIZED and "/v1/control/" in str(error):
+            raise RunError(f"{hub} does not know this operator's token") from None
+        if "certificate" in str(error).lower():
+            raise RunError(
+                f"{hub} has a certificate that this operator's authority did not sign; nothing was "
+                "sent"
+            ) from None
+        text = f"{hub} does not answer ({type(error).__name__})"
+        if status:
+            text = f"{hub} refused a call (status {status})"
+            self._drop()
+        if status or isinstance(error, httpx.ConnectError):
+            # A hub that went away may have lost requests and answers that were on their way through
+            # it. Asked again, a site gives the same bytes and is charged once.
+            for left in waiting.values():
+                left.sent = ""
+        logging.getLogger("suture.coordinator").debug("%s: %s", text, error)
+        return text
+
+    def _running(self) -> Task:
+        if self._task is None:
+            self._nodes_at = 0.0
+            self._task, self._dropped = self.hub.start(application()), threading.Event()
+            beats = threading.Thread(target=_beats, args=(self._task, self._dropped), daemon=True)
+            beats.start()
+        return self._task
+
+    def _drop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            self._dropped.set()
+            task.close()
+
+    def _look(self, waiting: Mapping[str, _Waiting]) -> None:
+        """See who is connected, once per second. A site that was restarted is asked again."""
+        if time.monotonic() - self._nodes_at < NODES_SECONDS:
+            return
+        self._nodes, self._nodes_at = self.hub.nodes(), time.monotonic()
+        for site, left in waiting.items():
+            node = self._nodes.get(site)
+            if node is None:
+                left.sent, left.why = "", "it is not enrolled at the hub"
+            elif node.status != "online":
+                left.why = f"it is {node.status}"
+            elif left.sent and left.to != node.last_activated_at:
+                left.sent = ""
+
+    def _push(self, task: Task, waiting: Mapping[str, _Waiting], until: float) -> None:
+        ready = [
+            (left, self._nodes[site])
+            for site, left in waiting.items()
+            if not left.sent and site in self._nodes and self._nodes[site].status == "online"
+        ]
+        if not ready:
+            return
+        requests = [(node.node_id, left.data) for left, node in ready]
+        sent = task.send(requests, until - time.monotonic())
+        for (left, node), message_id in zip(ready, sent, strict=True):
+            left.sent, left.to = message_id, node.last_activated_at
+            left.why = "it was asked and has not answered"
+
+    def _pull(self, task: Task, waiting: Mapping[str, _Waiting]) -> Answers:
+        asked = {left.sent: site for site, left in waiting.items() if left.sent}
+        came: Answers = {}
+        for replied, head, tree in task.answers(asked) if asked else ():
+            site = asked.get(replied)
+            if site is None:
+                continue  # late, twice, or nobody's: not taken
+            try:
+                came[site] = task.read(head, tree)
+            except Incomplete as again:
+                waiting[site].sent, waiting[site].why = "", str(again)
+            except Refused as error:
+                came[site] = RunError(f"site {site!r}: {error}")
+        return came
+
+
+def _beats(task: Task, dropped: threading.Event) -> None:
+    while not dropped.wait(TASK_BEAT_SECONDS):
+        with contextlib.suppress(Exception):  # the main loop meets the same trouble
+            task.beat()
+
+
 class Request:
     """A request as it arrived at a site; without data where it could not be read."""
 
@@ -361,7 +527,6 @@ class Request:
         self._message = message
 
     def reply(self, data: bytes) -> Message:
-        """The answer, ready to be sent."""
         return Message(parcel(data), reply_to=self._message)
 
 
@@ -395,17 +560,14 @@ class Fleet(_Mailbox):
         return int(answer.node_id)
 
     def deactivate(self, node_id: int) -> None:
-        """Disconnect a node."""
         self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node_id))
 
     def beat(self) -> None:
-        """Tell the hub that the site is there."""
         self._client.SendNodeHeartbeat(
             SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         )
 
     def next(self) -> Request | None:
-        """The next request, if there is one."""
         found = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
         if not found.messages_list:
             return None
@@ -415,7 +577,7 @@ class Fleet(_Mailbox):
             message = self._pull(run, message_id, found.message_object_trees[0], self._largest)
             request = Request(message, unwrapped(message.content))
         except Refused as error:
-            logging.getLogger("suture.site").warning("a request was not read: %s", error)
+            log.warning("a request was not read: %s", error)
             request = Request(head, b"")
         self._confirm(run, message_id)
         return request
@@ -436,6 +598,146 @@ class Fleet(_Mailbox):
             )
 
         self._push(push, run, [reply])
+
+
+class SiteNode:
+    """One site's connection. `serve` runs until `end`."""
+
+    def __init__(self, settings: SiteSettings, home: Path, handler: Handler) -> None:
+        self.settings, self.handler = settings, handler
+        hub = settings.hub
+        if hub.key is None:
+            raise RunError("a site needs a key of its own ([hub] key)")
+        trust = trusting(_read(home / hub.certificate)) if hub.certificate else False
+        url = f"{'https' if hub.certificate else 'http'}://{hub.address}"
+        self._fleet = Fleet(url, read_key(home / hub.key), trust, settings.largest_message)
+        self._node: int | None = None
+        self._node_file = home / "node.id"
+        self._unsent: tuple[Message, int] | None = None
+        self._stop = threading.Event()
+        self._busy = False
+
+    def end(self) -> None:
+        """End now, or after the request that is being answered."""
+        self._stop.set()
+        if not self._busy:
+            os._exit(0)
+
+    def serve(self) -> None:
+        """Ask and answer until stopped; a hub that is away is tried again, ever later."""
+        threading.Thread(target=self._beats, daemon=True).start()
+        wait = SITE_FASTEST
+        while not self._stop.is_set():
+            try:
+                if self._node is None:
+                    self._activate()
+                self._send_again()
+                begun = time.monotonic()
+                if self._once() or time.monotonic() - begun > HELD:
+                    wait = SITE_FASTEST  # there was work, or the hub itself made the question wait
+                else:
+                    self._stop.wait(wait)
+                    wait = min(wait * 1.3, self.settings.poll_seconds)
+            except (httpx.HTTPError, Refused, ValueError, RuntimeError) as error:
+                self._away(error)
+                wait = min(max(wait * 2, 0.25), SITE_SLOWEST)
+                self._stop.wait(wait)
+        self._leave()
+
+    def _away(self, error: Exception) -> None:
+        text = _said(error)
+        if self.handler.status.get("connection") != text:
+            log.warning("the hub does not answer as it should: %s; trying again", text)
+        self.handler.note(connection=text)
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 404):
+            self._node = None
+
+    def _activate(self) -> None:
+        try:
+            node = self._fleet.activate()
+        except httpx.HTTPStatusError as error:
+            # To the hub, a site that was killed is online until its heartbeats are missed; its
+            # successor must not wait.
+            before = self._last_node()
+            if error.response.status_code != httpx.codes.PRECONDITION_FAILED or before is None:
+                raise
+            self._fleet.deactivate(before)
+            node = self._fleet.activate()
+        self._node = node
+        write_whole(self._node_file, str(node).encode())
+        log.info("connected to %s", self.settings.hub.address)
+        self.handler.note(connection="connected")
+
+    def _last_node(self) -> int | None:
+        try:
+            return int(self._node_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def _beats(self) -> None:
+        while not self._stop.wait(NODE_BEAT_SECONDS):
+            if self._node is None:
+                continue
+            try:
+                self._fleet.beat()
+            except Exception as error:  # the main loop meets the same trouble and deals with it
+                log.debug("no heartbeat: %s", _said(error))
+
+    def _once(self) -> bool:
+        request = self._fleet.next()
+        if self.handler.status.get("connection") != "connected":
+            self.handler.note(connection="connected")
+        if request is None:
+            return False
+        self._busy = True
+        try:
+            answered = self.handler.answer(request.data, self._fleet.application(request.run))
+            self._unsent = (request.reply(answered), request.run)
+            self._send_again()
+        finally:
+            self._busy = False
+        return True
+
+    def _send_again(self) -> None:
+        """Send the answer that waits, if any; one that the hub refuses is dropped."""
+        if self._unsent is None:
+            return
+        try:
+            self._fleet.send(*self._unsent)
+        except httpx.HTTPStatusError:
+            self._unsent = None
+            raise
+        self._unsent = None
+
+    def _leave(self) -> None:
+        try:
+            if self._node is not None:
+                self._fleet.deactivate(self._node)
+        except (httpx.HTTPError, RuntimeError, Refused):
+            log.debug("the hub was not told of the end")
+        self._fleet.close()
+        self.handler.close()
+
+
+def _read(certificate: Path) -> str:
+    try:
+        return certificate.read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"the authority's certificate {certificate} cannot be read: {error}"
+        ) from None
+
+
+def _said(error: Exception) -> str:
+    """An error in a line, without what a server may have put into its body."""
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        known = {
+            401: "this site's key is not enrolled, or was revoked",
+            413: "a message is too large for the hub",
+        }
+        return f"{known.get(status, 'refused by the hub')} (status {status})"
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def superlink(token: str, secret: str, database: str) -> Any:
@@ -484,9 +786,9 @@ def superlink(token: str, secret: str, database: str) -> Any:
     app = create_app(config, SuperLinkLifespan)
     # Event logs, licences and traces of Flower's commercial edition: each does nothing here and
     # costs a third of a millisecond per request. Authentication, translation and errors stay.
-    app.user_middleware = [kept for kept in app.user_middleware if not _idle(kept.cls)]
+    app.user_middleware = [
+        kept
+        for kept in app.user_middleware
+        if not (isinstance(kept.cls, type) and kept.cls.__name__ in _IDLE)
+    ]
     return app
-
-
-def _idle(middleware: object) -> bool:
-    return isinstance(middleware, type) and middleware.__name__ in _IDLE

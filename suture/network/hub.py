@@ -77,7 +77,6 @@ def make_hub(folder: Path, hosts: Sequence[str], port: int, name: str = "suture"
 
 
 def read_hub(folder: Path) -> dict[str, Any]:
-    """A hub's settings."""
     try:
         return tomllib.loads((folder / HUB).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -134,7 +133,6 @@ class Guard:
         self._sides = {"fleet": _Side(HOLD_SECONDS), "runtime": _Side(1.0)}
 
     async def __call__(self, scope: Scope, receive: object, send: Send) -> None:
-        """Pass the request on, perhaps after a wait, or answer at once."""
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             refused = _refused(scope, headers.get(b"content-length"))
@@ -177,7 +175,6 @@ class _Side:
         self._event: asyncio.Event | None = None
 
     def wake(self) -> None:
-        """There is news for this side."""
         self._news += 1
         if self._event is not None:
             self._event.set()

@@ -33,10 +33,10 @@ from suture.engine import federation
 from suture.errors import RunError
 from suture.models.dense import Dense
 from suture.network import certificates
-from suture.network.coordinator.remote import Answers
+from suture.network.coordinator import Answers
 from suture.network.hub import READY, make_hub, read_operator
-from suture.network.node.config import SiteSettings
-from suture.network.node.handler import Handler
+from suture.network.node import Handler
+from suture.network.settings import SiteSettings
 from suture.network.witnesses import new_identity
 from suture.privacy.noise.source import seeded_key
 from suture.privacy.unit import Patients
@@ -47,8 +47,7 @@ from suture.training.local import Local
 from suture.training.mechanism import train
 
 if TYPE_CHECKING:
-    from suture.network.coordinator.carrier import Flower
-    from suture.network.flower import Hub
+    from suture.network.flower import Flower, Hub
 
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -56,8 +55,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LocalSite(TypedDict):
-    """What a site's process needs to know."""
-
     settings: dict[str, object]
     home: str
     base: str
@@ -99,19 +96,17 @@ class LocalFlower:
         self._spawn(place / "hub.log", "suture.network.hub", str(hub))
         nursery = self._spawn(place / "sites.log", "suture.network.local", str(place))
         # Flower is imported here while both processes start.
-        from suture.network.coordinator.carrier import Flower
-        from suture.network.flower import Hub
+        from suture.network.flower import Flower, Hub
 
         names = federation.survey(study.public(), base, study.seed, only="").names
         sites = [self._site(study, name, base, folder) for name in names]
-        keys = {name: certificates.new_key() for name in names}
+        keys = [certificates.write_key(hub / f"{i}.key") for i in range(len(names))]
         peers = {name: new_identity(hub / f"{i}.identity") for i, name in enumerate(names)}
-        for i, key in enumerate(keys.values()):
-            certificates.write_secret(hub / f"{i}.key", certificates.key_bytes(key))
         address = f"localhost:{self._port(hub / READY, place / 'hub.log')}"
         connection = Hub(read_operator(hub), address)
         self._carrier = Flower(connection)
-        _enrol(connection, {n: certificates.public_pem(k.public_key()) for n, k in keys.items()})
+        public = (certificates.public_pem(key.public_key()) for key in keys)
+        _enrol(connection, dict(zip(names, public, strict=True)))
         for i, site in enumerate(sites):
             site["settings"] |= {
                 "identity": str(hub / f"{i}.identity"),
@@ -190,7 +185,6 @@ class LocalFlower:
         raise RunError(f"the hub did not start; the end of its log ({log}):\n{tail}")
 
     def exchange(self, requests: Mapping[str, bytes], seconds: float) -> Answers:
-        """Through the hub on this machine."""
         if self._carrier is None:
             raise RunError("the federation was not started")
         return self._carrier.exchange(requests, seconds)
@@ -255,7 +249,7 @@ def _sites() -> None:
 
 def _warm() -> None:
     """Load Flower and the compiled kernels once, before sites are forked."""
-    import_module("suture.network.node.service")
+    import_module("suture.network.flower")
     network = Dense((2, 2, 1))
     nobody = Patients(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1], np.int32), np.arange(5))
     start = network.init(np.random.default_rng(0))
@@ -282,9 +276,7 @@ def _fork(site: LocalSite) -> int:
 
 
 def run_site(site: LocalSite) -> None:
-    """One site, until it is told to stop."""
-    from suture.network.flower import silence
-    from suture.network.node.service import SiteNode
+    from suture.network.flower import SiteNode, silence
 
     home, log = Path(site["home"]), Path(site["log"])
     for folder in (home, log.parent):

@@ -22,7 +22,7 @@ import numpy as np
 from suture.engine.gather import Gathered, check_sum, grid_of, opened, question, words_of
 from suture.errors import PrivacyError, Reason, Refused, RunError
 from suture.methods.base import Answer, Method, State
-from suture.network.node.config import SiteSettings
+from suture.network.settings import SiteSettings
 from suture.network.wire import Header, Request, Training
 from suture.network.witnesses import public_identity, read_identity
 from suture.privacy.noise.source import Arrays, derive, secure_key
@@ -225,4 +225,4 @@ class NotOpened(RunError):
 
 
 class _Nothing(Exception):
-    """A round in which sites keep what they learn."""
+    pass

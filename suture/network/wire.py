@@ -74,8 +74,6 @@ hospitals are held out."""
 
 
 class Training(TypedDict):
-    """Which training a request is about."""
-
     study: str
     """The digest of the study's text."""
     seed: int
@@ -137,18 +135,8 @@ class Header(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Message:
-    """A header and a body."""
-
     header: Mapping[str, object]
     body: bytes = b""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a site answered."""
-
-    header: Header
-    body: bytes
 
 
 def pack(message: Message) -> bytes:
@@ -218,7 +206,6 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def request(op: str, body: bytes = b"", **given: object) -> Message:
-    """A request by this version of Suture."""
     return Message({"op": op, "format": FORMAT, "suture": VERSION, **given}, body)
 
 
@@ -273,8 +260,8 @@ _KINDS: dict[Reason, type[SutureError]] = {
 }
 
 
-def answer(data: bytes | SutureError, site: str) -> Answer:
-    """A site's answer; raises the error that it sent or that came instead."""
+def answer(data: bytes | SutureError, site: str) -> tuple[Header, bytes]:
+    """A site's answer, header and body; raises the error that it sent or that came instead."""
     if isinstance(data, SutureError):
         raise data
     message = unpack(data)
@@ -283,7 +270,7 @@ def answer(data: bytes | SutureError, site: str) -> Answer:
         said = str(header.get("site"))[:80]
         raise RunError(f"an answer said to be by {said!r} came from site {site!r}; rejected")
     if header.get("ok") is True:
-        return Answer(header, message.body)
+        return header, message.body
     reason = Reason.__members__.get(str(header.get("reason")), Reason.FAULT)
     text = f"site {site!r} refused: {reason.value}"
     raise _KINDS[reason](text) if reason in _KINDS else Refused(text, reason)
@@ -306,11 +293,7 @@ def split(state: State) -> tuple[State, dict[str, list[str]]]:
 
 
 def joined(arrays: Arrays, texts: Mapping[str, object]) -> State:
-    """The state that was split.
-
-    >>> joined({}, {"sites": ["a", "b"]})["sites"].tolist()
-    ['a', 'b']
-    """
+    """The state that was split."""
     state = dict(arrays)
     for name, values in texts.items():
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -348,11 +331,7 @@ raise RuntimeError("this app is a name, not code; start the site with: suture si
 @cache
 def application() -> bytes:
     """The app that a run names, the same byte for byte everywhere. Its code, if anybody ran it,
-    would refuse.
-
-    >>> len(application()) > 500, application() is application()
-    (True, True)
-    """
+    would refuse."""
     files = {"pyproject.toml": _PROJECT.encode(), "suture_app.py": _CODE.encode()}
     listing = "".join(
         f"{name},{hashlib.sha256(content).hexdigest()},{len(content) * 8}\n"
@@ -367,9 +346,5 @@ def application() -> bytes:
 
 @cache
 def application_hash() -> str:
-    """The app's SHA-256, as Flower writes it.
-
-    >>> len(application_hash())
-    64
-    """
+    """The app's SHA-256, as Flower writes it."""
     return hashlib.sha256(application()).hexdigest()

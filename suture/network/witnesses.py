@@ -37,7 +37,7 @@ from typing_extensions import TypedDict
 
 from suture.errors import LedgerError, Reason, Refused, RunError
 from suture.network.certificates import write_secret
-from suture.network.node.config import SiteSettings
+from suture.network.settings import SiteSettings
 from suture.network.wire import Request, Words
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.chain import Head

@@ -440,3 +440,20 @@ def _number(value: float | str | None) -> str:
     if abs(value) < 1:
         return f"{value:.3f}"
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def print_methods(found: Sequence[Found], console: Console | None = None) -> None:
+    """One line per method, best first where they were ranked; then where their settings are."""
+    console = _wide(console)
+    ranked = bool(found) and "points" in found[0]
+    table = RichTable(title="Methods for this study, best first" if ranked else "Methods", box=None)
+    for name in ("method", "suits", "why") if ranked else ("method", "private", "paper"):
+        table.add_column(name)
+    for row in found:
+        if ranked:
+            table.add_row(row["name"], f"{row['points']:g}", row["why"])
+        else:
+            papers = "; ".join(f"{p['authors']} {p['year']}, {p['where']}" for p in row["papers"])
+            table.add_row(row["name"], "yes" if row["private"] else "no", papers or "a reference")
+    console.print(table)
+    console.print("Settings: docs/study.md, [method]; as data: suture methods --json")

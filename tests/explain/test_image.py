@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suture.site.gate import named_place
 from typer.testing import CliRunner
 
 from suture.cli.main import app
@@ -41,6 +40,7 @@ from suture.explain.regions import NAMES, grid
 from suture.explain.run import LOWERS, RAISES, FinishedRun, write_page
 from suture.explain.shapley import RegionValues, log_odds
 from suture.result import Result
+from suture.site.gate import named_place
 from suture.study import Study
 
 for package in ("shap", "pydicom", "PIL"):

@@ -10,7 +10,7 @@ from test_parity import same, study
 
 from suture.engine import conduct
 from suture.errors import BudgetExhausted, RunError, TooFewSites
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 
 
 class Flaky(Loopback):
@@ -123,8 +123,7 @@ def test_an_answer_for_another_round_or_by_another_site_is_rejected(tmp_path):
 def test_an_exchange_ends_at_its_deadline():
     pytest.importorskip("flwr")
     from suture.network import certificates
-    from suture.network.coordinator.carrier import Flower
-    from suture.network.flower import Hub
+    from suture.network.flower import Flower, Hub
 
     ca, _ = certificates.new_authority("nobody")
     operator = {"hub": "localhost:9", "ca": ca.decode(), "token": "t", "secret": "00" * 32}

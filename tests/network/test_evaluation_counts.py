@@ -9,7 +9,7 @@ from test_witness import Carrier
 from suture.engine import conduct
 from suture.evaluation.metrics import BINS
 from suture.methods.fedavg import FedAvg
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.witnesses import WINDOW
 from suture.protection.envelope import unseal
 

@@ -264,7 +264,7 @@ def test_messages_that_are_too_large_or_malformed(rig, undisturbed):
     import ssl
     from http.client import HTTPSConnection
 
-    from suture.network.coordinator.carrier import Flower
+    from suture.network.flower import Flower
     from suture.network.wire import answer
 
     rig.all_sites(largest_message=1 << 20)

@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
 from test_parity import FEDERATED, HIDDEN, same, study
 
 from suture.engine import conduct
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.local import LocalFlower
 
 

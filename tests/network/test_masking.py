@@ -9,7 +9,7 @@ from test_parity import study
 from suture.engine import conduct
 from suture.errors import Reason, Refused, RunError
 from suture.network import wire
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.wire import application_hash
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal

@@ -8,7 +8,7 @@ from support.loopback import Loopback
 from suture import cohorts
 from suture.engine import conduct
 from suture.methods.registry import METHODS, declared
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.study import Study
 
 FEDERATED = [name for name in METHODS if name != "pooled"]

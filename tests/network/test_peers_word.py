@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from suture.errors import LedgerError, Reason, Refused
-from suture.network.node.config import SiteSettings
+from suture.network.settings import SiteSettings
 from suture.network.witnesses import ROLLED_BACK, Witnesses, new_identity, peers_memories
 from suture.privacy.ledger.ledger import Budget, Ledger
 

@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from suture.engine import federation
 from suture.errors import Reason
 from suture.network import wire
-from suture.network.node.config import SiteSettings
-from suture.network.node.handler import Handler
-from suture.network.node.participant import load_kept
+from suture.network.node import Handler, load_kept
+from suture.network.settings import SiteSettings
 from suture.network.wire import application_hash
 from suture.privacy.charter import Charter, Signed
 from suture.privacy.ledger.ledger import Ledger
@@ -381,7 +380,7 @@ def test_what_rows_hold_stays_in_the_site_s_log_and_no_value_is_in_it(home, capl
 
 @pytest.mark.parametrize(
     "broken",
-    ["suture.methods.fedavg.FedAvg.site_step", "suture.network.node.participant.Participant.step"],
+    ["suture.methods.fedavg.FedAvg.site_step", "suture.network.node.Participant.step"],
 )
 def test_the_words_of_an_unforeseen_error_go_nowhere(broken, home, caplog, monkeypatch):
     def fails(*_):

@@ -8,7 +8,7 @@ from test_parity import study
 from suture.engine import conduct
 from suture.errors import RunError
 from suture.network import wire
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.masking import NotOpened
 from suture.privacy.ledger.ledger import Ledger
 

@@ -8,7 +8,7 @@ import pytest
 from support.bench import Bench, the_study
 
 from suture.network import wire
-from suture.network.node.handler import TICK
+from suture.network.node import TICK
 from suture.protection.envelope import seal
 
 DECLARED = 4500
@@ -42,7 +42,7 @@ def timed(tmp_path, monkeypatch):
     )
     bench, clock = Bench(tmp_path, study, tick=None, witnesses=0), Clock()
     monkeypatch.setattr(
-        "suture.network.node.handler.time",
+        "suture.network.node.time",
         SimpleNamespace(monotonic=clock.monotonic, sleep=clock.sleep),
     )
 
@@ -55,7 +55,7 @@ def timed(tmp_path, monkeypatch):
             return began[-1]
 
         monkeypatch.setattr(
-            "suture.network.node.handler.time", SimpleNamespace(monotonic=noted, sleep=clock.sleep)
+            "suture.network.node.time", SimpleNamespace(monotonic=noted, sleep=clock.sleep)
         )
         answer = ask()
         return answer, clock.now - began[0]
@@ -121,7 +121,7 @@ def test_no_rounding_makes_a_sleep_negative(timed, passed, monkeypatch):
         assert 0 <= seconds <= TICK
 
     monkeypatch.setattr(
-        "suture.network.node.handler.time",
+        "suture.network.node.time",
         SimpleNamespace(monotonic=lambda: next(moments), sleep=sleep),
     )
     bench.raw("boston", b"nothing")

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.bench import NAMES, Bench, reason, the_study
 
 from suture.engine import conduct
-from suture.network.coordinator.remote import Remote
+from suture.network.coordinator import Remote
 from suture.network.witnesses import WINDOW
 from suture.privacy.accounting.planner import Budget
 from suture.privacy.ledger.ledger import Ledger

@@ -9,8 +9,8 @@ import numpy as np
 from suture.engine import federation, plan
 from suture.methods.registry import kept, known
 from suture.network import wire
-from suture.network.node.config import SiteSettings
-from suture.network.node.handler import Handler
+from suture.network.node import Handler
+from suture.network.settings import SiteSettings
 from suture.network.wire import application_hash
 from suture.network.witnesses import new_identity
 from suture.privacy.ledger.ledger import Ledger

@@ -1,7 +1,7 @@
 """A carrier without a network: requests go straight to the sites' handlers, in this process."""
 
-from suture.network.node.config import SiteSettings
-from suture.network.node.handler import Handler
+from suture.network.node import Handler
+from suture.network.settings import SiteSettings
 from suture.network.wire import application_hash
 from suture.network.witnesses import new_identity
 

@@ -28,12 +28,12 @@ def hold_site(hold):
 
     ``masked``: after its words under masks have left, and before the sum can be opened.
     """
-    from suture.network.node import participant, service
+    from suture.network import flower, node
     from suture.site import hospital
 
     now = {"round": 0, "stage": ""}
-    step, opened, send = hospital.Member.step, hospital.opened, service.SiteNode._send
-    stage = participant.Participant.stage
+    step, opened, send = hospital.Member.step, hospital.opened, flower.Fleet.send
+    stage = node.Participant.stage
 
     def staged(self, given, body):
         now["stage"] = given["stage"]
@@ -64,8 +64,8 @@ def hold_site(hold):
         if hold["where"] == "masked" and (now["round"], now["stage"]) == (hold["round"], "mask"):
             wait_here(hold)
 
-    participant.Participant.stage = staged
-    hospital.Member.step, hospital.opened, service.SiteNode._send = stepped, left, sent
+    node.Participant.stage = staged
+    hospital.Member.step, hospital.opened, flower.Fleet.send = stepped, left, sent
 
 
 def site(given, hold=None):
@@ -100,9 +100,8 @@ def enrol_all(folder):
 def run(study, hub_folder, out):
     """A whole run."""
     from suture.engine import conduct
-    from suture.network.coordinator.carrier import Flower
-    from suture.network.coordinator.remote import Remote
-    from suture.network.flower import Hub
+    from suture.network.coordinator import Remote
+    from suture.network.flower import Flower, Hub
     from suture.network.hub import read_operator
     from suture.study import Study
 

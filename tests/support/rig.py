@@ -22,9 +22,8 @@ import pandas as pd
 from suture import cohorts
 from suture.engine import conduct
 from suture.network import certificates
-from suture.network.coordinator.carrier import Flower
-from suture.network.coordinator.remote import Remote
-from suture.network.flower import Hub
+from suture.network.coordinator import Remote
+from suture.network.flower import Flower, Hub
 from suture.network.hub import READY, make_hub, read_operator
 from suture.network.witnesses import new_identity
 from suture.privacy.ledger.ledger import Ledger

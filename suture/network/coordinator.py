@@ -99,9 +99,9 @@ class RemoteMember:
         self.pays = bool(header["pays"])
         self.epsilon = float(header["spent"] or 0.0)
 
-    def scored(self, answer: wire.Answer) -> Scores | None:
+    def scored(self, header: wire.Header, body: bytes) -> Scores | None:
         """Take in figures about test patients; return labels and risks if they may leave."""
-        header, arrays = answer.header, unseal(answer.body)
+        arrays = unseal(body)
         if "noise" in header:
             self.counts = arrays["counts"].astype(np.float64)
             return None
@@ -119,8 +119,6 @@ Members = Mapping[str, RemoteMember]
 
 @dataclass(frozen=True)
 class _Opening:
-    """A study as it was opened for one seed."""
-
     seed: int
     digest: str
     text: str
@@ -203,7 +201,7 @@ class Remote:
         found = self._carrier.exchange(dict.fromkeys(peers, asked), opening.deadline)
         for peer, data in found.items():
             with contextlib.suppress(SutureError):
-                self._carry(peer, wire.answer(data, peer).header["vouched"])
+                self._carry(peer, wire.answer(data, peer)[0]["vouched"])
 
     def _carry(self, peer: str, vouched: wire.Words) -> None:
         """Keep what one site says of the others' ledgers until each of them is asked again."""
@@ -221,7 +219,6 @@ class Remote:
         return found
 
     def _follow(self, site: str, header: wire.Header) -> None:
-        """Keep the end of a site's ledger, and its word on others', from its answer."""
         if header.get("head"):
             self._heads[site] = header["head"]
         self._carry(site, header.get("vouched") or {})
@@ -272,7 +269,7 @@ class Remote:
         answers = self._carrier.exchange(dict.fromkeys(names, wire.pack(message)), seconds)
         silent = [str(answers[site]) for site in names if isinstance(answers[site], SutureError)]
         found = {
-            site: wire.answer(answers[site], site).header
+            site: wire.answer(answers[site], site)[0]
             for site in names
             if not isinstance(answers[site], SutureError)
         }
@@ -331,11 +328,11 @@ class Remote:
         errors: list[SutureError] = []
         for site in asked:
             try:
-                answer = wire.answer(answers[site], site)
-                unseal(answer.body)
-                self._follow(site, answer.header)
-                members[site].paid(answer.header, round_)
-                found.sealed[site] = answer.body
+                header, body = wire.answer(answers[site], site)
+                unseal(body)
+                self._follow(site, header)
+                members[site].paid(header, round_)
+                found.sealed[site] = body
             except SutureError as error:
                 found.absent[site] = str(error)
                 errors.append(error)
@@ -367,11 +364,11 @@ class Remote:
             found = Asked({}, {})
             for site in bodies:
                 try:
-                    answer = wire.answer(answers[site], site)
-                    self._follow(site, answer.header)
+                    header, body = wire.answer(answers[site], site)
+                    self._follow(site, header)
                     if stage == "mask":
-                        members[site].paid(answer.header, round_)
-                    found.answers[site] = (answer.header, answer.body)
+                        members[site].paid(header, round_)
+                    found.answers[site] = (header, body)
                 except SutureError as error:
                     found.absent[site] = str(error)
             return found
@@ -413,12 +410,10 @@ class Remote:
         if self._heads and counted:
             # Such counts are charged, and so witnessed as rounds are.
             self._show(self._heads, self._opening(members))
-        body, found = (
-            seal(arrays),
-            dict.fromkeys(members, (np.zeros(0, np.int32), np.zeros(0, np.float32))),
-        )
+        found = dict.fromkeys(members, (np.zeros(0, np.int32), np.zeros(0, np.float32)))
+        sent = seal(arrays)
         asked = {
-            site: body for site, m in members.items() if m.exact != "none" or m.counts_at == round_
+            site: sent for site, m in members.items() if m.exact != "none" or m.counts_at == round_
         }
         if not asked:
             return found
@@ -428,13 +423,13 @@ class Remote:
             if isinstance(data, SutureError):
                 continue  # a site that is away is not measured; the round says that it is away
             try:
-                answer = wire.answer(data, site)
+                header, body = wire.answer(data, site)
             except Refused as error:
                 if error.reason is not Reason.TURN:
                     raise
                 continue  # it has had no part in the training yet, so it has no model to score
-            self._follow(site, answer.header)
-            found[site] = members[site].scored(answer) or found[site]
+            self._follow(site, header)
+            found[site] = members[site].scored(header, body) or found[site]
         return found
 
     def figures(self, members: Members) -> dict[str, dict[str, float | None]]:
@@ -449,7 +444,6 @@ class Remote:
         return found
 
     def groups(self, members: Members, here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
-        """The groups that came with the last scores."""
         if here.fold:
             return {}
         return {site: member.groups for site, member in members.items() if member.groups}

@@ -99,7 +99,6 @@ class SiteSettings(BaseModel):
 
 
 def read_settings(home: Path) -> SiteSettings:
-    """The settings in a site's home."""
     path = home / SITE
     try:
         return SiteSettings(**tomllib.loads(path.read_text(encoding="utf-8")))

@@ -1,1 +1,0 @@
-"""The coordinator's side of a federation."""

@@ -1,1 +1,0 @@
-"""A site's side of a federation."""

@@ -75,6 +75,7 @@ def tune(
     """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own
     patients."""
     from suture.study import Study
+    from suture.tune.plan import Rule as Taken
     from suture.tune.search import tune as search
 
     asked = Study.from_toml(study)
@@ -94,7 +95,7 @@ def tune(
                 threads=threads,
                 only=values,
                 say=say,
-                **asdict(rule),
+                rule=Taken(**asdict(rule)),
             )
             for name in dict.fromkeys(listed(method or asked.method.name))
         ]

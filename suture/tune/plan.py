@@ -58,6 +58,16 @@ class Tried:
     """Expected calibration error, mean over folds."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """Which trial is taken: the best, or the one that sends least among those as good (``frugal``),
+    within limits on bytes and on the calibration error."""
+
+    frugal: bool = False
+    most_bytes: float | None = None
+    most_ece: float | None = None
+
+
 def choose(
     trials: Sequence[Tried],
     *,

@@ -31,7 +31,7 @@ from suture.errors import MissingExtra, PrivacyError, RunError, StudyError
 from suture.methods.declared import Choice
 from suture.privacy.files import write_whole
 from suture.study import Study
-from suture.tune.plan import Plan, Tried, choose, make_plan, settings
+from suture.tune.plan import Plan, Rule, Tried, choose, make_plan, settings
 
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8
@@ -42,6 +42,7 @@ ATTEMPTS = 80
 exhausted."""
 
 Say = Callable[[str], None]
+BEST = Rule()
 
 
 def tune(
@@ -54,17 +55,15 @@ def tune(
     size: float | None = None,
     seed: int | None = None,
     threads: int | None = None,
-    frugal: bool = False,
-    most_bytes: float | None = None,
-    most_ece: float | None = None,
+    rule: Rule = BEST,
     only: Mapping[str, Sequence[str]] | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Search until ``trials`` are done, in all; writes the best settings as a study file, and a
     table of all trials.
 
-    ``frugal``, ``most_bytes`` and ``most_ece`` say which trial is taken: `suture.tune.plan`. A
-    limit on bytes also steers the search; one on the calibration error does not. ``only`` limits
+    ``rule`` says which trial is taken. A limit on bytes also steers the search; one on the
+    calibration error does not. ``only`` limits
     settings to some of the values in their list.
     """
     optuna = _optuna()
@@ -76,7 +75,7 @@ def tune(
         plan = make_plan(
             study, method or study.method.name, scratch, on=on, size=size, seed=seed, only=only
         )
-        plan = replace(plan, frugal=frugal, most=most_bytes, most_ece=most_ece)
+        plan = replace(plan, frugal=rule.frugal, most=rule.most_bytes, most_ece=rule.most_ece)
         stack.enter_context(_held(out))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -63,7 +63,7 @@ def test_opacus_takes_the_same_steps(tmp_path: Path) -> None:
     fedcvr._write_work(fedcvr.work(rounds=1, patients=300), tmp_path)
     start = {
         name: value.clone()
-        for name, value in flower_app._network([6, 64, 32, 1]).state_dict().items()
+        for name, value in flower_app.perceptron([6, 64, 32, 1]).state_dict().items()
     }
     warm, metrics = flower_app.fit(str(tmp_path), 0, 1, start)
     assert metrics["steps"] == 5  # ceil(131 / 32), one epoch
@@ -107,8 +107,17 @@ def test_a_flower_side_that_fails_shows_its_log(tmp_path: Path) -> None:
         fedcvr._run_app(tmp_path)
 
 
-def test_nothing_is_reported_to_anyone(tmp_path: Path) -> None:
-    environment = fedcvr._environment(tmp_path)
+def test_nothing_is_reported_to_anyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, dict[str, str]] = {}
+
+    def start(*_: object, env: dict[str, str], **__: object) -> None:
+        started["env"] = env
+        raise OSError("not here")
+
+    monkeypatch.setattr(fedcvr.subprocess, "Popen", start)
+    with pytest.raises(OSError, match="not here"):
+        fedcvr._run_app(tmp_path)
+    environment = started["env"]
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
     assert environment["FLWR_HOME"].startswith(str(tmp_path))

@@ -26,7 +26,7 @@ def study(method, **more):
         "method": {
             "name": method,
             "rounds": 4,
-            **({"local_epochs": 1} if declared(method).uses else {}),
+            **({"local_epochs": 1} if "local_epochs" in declared(method).uses else {}),
             "participation": 0.5 if method == "fedadam" else 1.0,
         },
         "evaluation": {"seeds": 3},

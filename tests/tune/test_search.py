@@ -16,6 +16,7 @@ from suture.methods.registry import METHODS, known  # noqa: E402
 from suture.study import Study  # noqa: E402
 from suture.tune.plan import (  # noqa: E402
     LARGE,
+    Rule,
     Tried,
     choose,
     make_plan,
@@ -193,7 +194,7 @@ def test_the_one_that_sends_least_of_those_as_good_is_taken(tmp_path, monkeypatc
     def search(name, **options):
         left = iter(results)
         monkeypatch.setattr(conduct, "run", lambda *_, **__: next(left))
-        return tune(icu(), out=tmp_path / name, trials=3, **options)
+        return tune(icu(), out=tmp_path / name, trials=3, rule=Rule(**options))
 
     assert search("best")["best"]["trial"] == 0
     assert [row["bytes"] for row in search("best")["rows"]] == [

@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from suture.privacy.software import software
+
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "figures" / "demo.json"
 COMMAND = "suture run examples/demo.toml"
@@ -34,7 +36,7 @@ def measured(study: Path, out: Path) -> dict:
             "metrics": {key: metrics[key] for key in METRICS},
             "halves": {key: (intervals[key][1] - intervals[key][0]) / 2 for key in METRICS},
         }
-    return {"command": COMMAND, "methods": methods}
+    return {"command": COMMAND, "software": software(), "methods": methods}
 
 
 def table(found: dict) -> str:

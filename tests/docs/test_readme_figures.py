@@ -47,5 +47,9 @@ def test_the_demo_still_gives_the_committed_figures(figures, committed, tmp_path
         before = committed["methods"][name]
         assert one["bytes_up"] == before["bytes_up"]
         assert one["epsilon"] == pytest.approx(before["epsilon"], abs=1e-3)
-        for part in ("metrics", "halves"):  # another processor may round sums differently
-            assert one[part] == pytest.approx(before[part], abs=2e-3), (name, part)
+        for key, value in one["metrics"].items():
+            # Noise is keyed by versions and processor (`software`), so elsewhere it is another draw
+            # of it: then the means of three seeds agree as far as both intervals, and 0.03, reach.
+            there = one["halves"][key] + before["halves"][key] + 0.03
+            limit = 2e-3 if found["software"] == committed["software"] else there
+            assert value == pytest.approx(before["metrics"][key], abs=limit), (name, key)

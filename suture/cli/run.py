@@ -90,6 +90,10 @@ def run(
         asked = Study.from_toml(path)
         if methods is not None:
             names = listed(methods)
+            if not names:
+                raise StudyError(
+                    f"--methods: expected names separated by commas, found {methods!r}"
+                )
             asked = asked.replace(method={"name": names[0]}, evaluation={"compare": names[1:]})
         if seeds is not None:
             asked = asked.replace(evaluation={"seeds": seeds})

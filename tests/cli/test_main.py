@@ -185,3 +185,10 @@ def test_the_module_is_the_command(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "x" / "study.toml").exists()
+
+
+def test_a_list_of_no_methods_is_refused(suture_command, study, tmp_path):
+    done = suture_command("run", study, "--methods", ",", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "expected names separated by commas" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -78,7 +78,7 @@ def test_opacus_takes_the_same_steps(tmp_path: Path) -> None:
 def test_side_by_side_with_flower() -> None:
     for name in fedcvr.NEEDED:
         if find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: {fedcvr.INSTALL}")
+            pytest.skip(f"{name} is not installed: make .venv/bench")
     said: list[str] = []
     found = fedcvr.measure(rounds=1, patients=300, say=said.append)
     assert found["flower_steps"] == 60

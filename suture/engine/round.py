@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from suture.engine.gather import Gathered, gather
 from suture.engine.plan import Plan, World, participants
-from suture.errors import BudgetExhausted, RunError, TooFewSites
+from suture.errors import BudgetExhausted, RunError, StudyError, TooFewSites
 from suture.methods.base import Method, State
 from suture.protection.envelope import seal
 from suture.protection.terms import ProtectionSpec
@@ -193,6 +193,8 @@ def train(
         least = minimum if minimum is not None and not every else len(chosen)
         try:
             hidden = engine.summed(members, now, protection, messages, round_, least)
+            if hidden is None and protection.sum == "masked" and not now.reference:
+                _only_in_one_process(engine)
             back = hidden[0] if hidden else engine.ask(members, now, messages, round_, least)
         except BudgetExhausted as error:
             training.stopped = (
@@ -222,6 +224,16 @@ def train(
         training.bytes_up += sum(map(len, back.sealed.values())) if found.up is None else found.up
         after_round(training)
     return training
+
+
+def _only_in_one_process(engine: Engine) -> None:
+    """Answers that no site has masked may be summed only where whoever runs it holds the rows."""
+    if engine.name != "embedded":
+        raise StudyError(
+            f'protection.sum = "masked" is not carried by engine {engine.name!r}: its coordinator '
+            "would see the answers before they are masked. Use --engine embedded, which shows cost "
+            'and rounding, or sum = "trusted"'
+        )
 
 
 def _count_absent(training: Training, found: Returned, round_: int, least: int) -> None:

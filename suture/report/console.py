@@ -456,4 +456,8 @@ def print_methods(found: Sequence[Found], console: Console | None = None) -> Non
             papers = "; ".join(f"{p['authors']} {p['year']}, {p['where']}" for p in row["papers"])
             table.add_row(row["name"], "yes" if row["private"] else "no", papers or "a reference")
     console.print(table)
+    if ranked:
+        console.print(
+            "Points are what each method declares for such a federation, not a measurement."
+        )
     console.print("Settings: docs/study.md, [method]; as data: suture methods --json")

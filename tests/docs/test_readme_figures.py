@@ -53,3 +53,5 @@ def test_the_demo_still_gives_the_committed_figures(figures, committed, tmp_path
             there = one["halves"][key] + before["halves"][key] + 0.03
             limit = 2e-3 if found["software"] == committed["software"] else there
             assert value == pytest.approx(before["metrics"][key], abs=limit), (name, key)
+        if found["software"] == committed["software"]:
+            assert one["halves"] == pytest.approx(before["halves"], abs=2e-3), name

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from suture.engine.conduct import run
+from suture.engine.embedded import Embedded
 from suture.engine.gather import check, gather, question
 from suture.errors import RunError, StudyError
 from suture.methods.fedavg import FedAvg
@@ -258,6 +259,21 @@ def test_references_are_left_alone():
     )
     assert set(run(asked).data["methods"]) == {"fedavg", "alone", "pooled"}
     assert Study.from_text(asked.to_toml()) == asked
+
+
+class Unmasking(Embedded):
+    """An engine that is elsewhere and whose sites do not mask."""
+
+    name = "elsewhere"
+
+    def ask(self, *_):
+        pytest.fail("answers were asked for without masks")
+
+
+def test_masks_are_not_promised_where_the_coordinator_sees_the_answers():
+    asked = study("fedavg", protection={"sum": "masked"})
+    with pytest.raises(StudyError, match="would see the answers before they are masked"):
+        run(asked, engine=Unmasking(1))
 
 
 def test_a_study_with_a_robust_rule_runs():

@@ -387,4 +387,4 @@ def test_kill_nine_never_under_counts(tmp_path):
         capture_output=True, text=True, env=environment(), timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0
+    assert int(done.stdout) > 10  # how many depends on the machine; none would prove nothing

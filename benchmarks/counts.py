@@ -123,7 +123,8 @@ def trace(study: Path) -> dict[str, int]:
     def seen(frame, event, argument):
         callee, back = frame.f_code, frame.f_back
         function = callee.co_flags & inspect.CO_OPTIMIZED  # not the body of a module or class
-        if event != "call" or not function or not callee.co_filename.startswith(here):
+        inside = callee.co_filename.startswith(here) and callee.co_filename.endswith(".py")
+        if event != "call" or not function or not inside:  # templates are not counted
             return
         files.add(callee.co_filename)
         caller = "" if back is None else back.f_code.co_filename

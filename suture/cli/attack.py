@@ -94,10 +94,10 @@ def _finish(found: dict[str, Any], folder: Path, as_json: bool) -> None:
     from suture.attacks import page
 
     files = [str(folder / name) for name in page.write(found, folder)]
-    told = {**found, "written": files}
+    shown = {**found, "written": files}
     if found.get("subjects"):
-        told["subjects"] = [
+        shown["subjects"] = [
             {key: value for key, value in subject.items() if key != "shown"}
             for subject in found["subjects"]
         ]
-    answer(told, as_json, lambda _: page.print_attack(found), *files)
+    answer(shown, as_json, lambda _: page.print_attack(found), *files)

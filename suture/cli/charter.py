@@ -93,8 +93,8 @@ def keygen(
     private, public = Path(f"{name}.key"), Path(f"{name}.pub")
     made = new_keys(private, public)
     found = {"private": str(private), "public": str(public), "key": made}
-    told = (f"{private} (keep it secret)", f"{public} (for the sites' trust.pub)", f"key {made}")
-    answer(found, as_json, *told)
+    shown = (f"{private} (keep it secret)", f"{public} (for the sites' trust.pub)", f"key {made}")
+    answer(found, as_json, *shown)
 
 
 @command(app, "suture charter sign charter.toml --key board.key")

@@ -111,8 +111,8 @@ def renew(folder: Folder = Path("hub"), as_json: Json = False) -> None:
     from suture.network.hub import renew_server
 
     found = renew_server(folder)
-    told = f"{found['certificate']} is valid until {found['until']}; restart the hub"
-    answer(found, as_json, told)
+    shown = f"{found['certificate']} is valid until {found['until']}; restart the hub"
+    answer(found, as_json, shown)
 
 
 @command(app, "suture hub status --hub hub --json")

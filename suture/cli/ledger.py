@@ -109,8 +109,8 @@ def verify(
         "head": head.hash,
         "witnessed": seen.witness.entries if seen and seen.witness else None,
     }
-    told = f"verified: {head.entries:,} entries of site {name!r}, the last with hash {head.hash}"
-    answer(found, as_json, told)
+    shown = f"verified: {head.entries:,} entries of site {name!r}, the last with hash {head.hash}"
+    answer(found, as_json, shown)
 
 
 @command(app, "suture ledger export --home .suture/boston --out exported")
@@ -148,8 +148,8 @@ def countersign(
         ledger.verify()
         signed = heads.countersign(ledger.head(), read_private(key))
     out.write_text(json.dumps(asdict(signed), indent=1) + "\n", encoding="utf-8")
-    told = f"{out}: {signed.entries:,} entries of site {signed.site!r}"
-    answer({"written": str(out), **asdict(signed)}, as_json, told)
+    shown = f"{out}: {signed.entries:,} entries of site {signed.site!r}"
+    answer({"written": str(out), **asdict(signed)}, as_json, shown)
 
 
 @command(app, "suture ledger write-off .suture/boston --yes", "write-off")

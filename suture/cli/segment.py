@@ -24,5 +24,5 @@ def segment(
 
     found = train_segmentation(out, images=images, epochs=epochs, seed=seed, say=say)
     dice = ", ".join(f"{name} {value:.3f}" for name, value in found["dice"].items())
-    told = f"Dice on {found['tested']} generated images of other patients: {dice}"
-    answer(found, as_json, told, str(found["weights"]))
+    shown = f"Dice on {found['tested']} generated images of other patients: {dice}"
+    answer(found, as_json, shown, str(found["weights"]))

@@ -144,8 +144,8 @@ def accept(
         write_whole(target, study.read_bytes())
     except OSError as error:
         raise RunError(f"the study cannot be kept at {target}: {error}") from None
-    told = f"accepted: {target} (delete it to withdraw)"
-    answer({**found, "file": str(target)}, as_json, told)
+    shown = f"accepted: {target} (delete it to withdraw)"
+    answer({**found, "file": str(target)}, as_json, shown)
 
 
 def _promises(found: dict[str, Any]) -> list[str]:

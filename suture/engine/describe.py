@@ -33,11 +33,11 @@ def described_cohort(study: Study, world: World) -> dict[str, Any]:
     numbers = dict(list(every.items())[:MOST_DESCRIBED])
     encoded = world.features
     where = {feature: encoded.index(feature) for feature in numbers}
-    for name, told in world.told.items():
+    for name, site in world.remote.items():
         sites[name] = {
-            "region": told.region,
-            "train": told.patients,
-            **(told.described if shown else {}),
+            "region": site.region,
+            "train": site.patients,
+            **(site.described if shown else {}),
         }
     for name, hospital in world.hospitals.items():
         data = hospital.data

@@ -43,7 +43,7 @@ WITHOUT_PRIVACY = " (without privacy)"
 
 
 @dataclass(frozen=True)
-class Told:
+class RemoteSite:
     """What a site that is elsewhere says about itself when it joins: public figures and the terms
     it takes part on."""
 
@@ -82,7 +82,7 @@ class World:
     """What paths in the study are relative to."""
     names: tuple[str, ...] = ()
     """All sites of the study in order, also those that are not looked at here."""
-    told: dict[str, Told] = field(default_factory=dict)
+    remote: dict[str, RemoteSite] = field(default_factory=dict)
     """Where the sites are elsewhere: what they say about themselves. There are no hospitals here
     then."""
     plans: dict[tuple[int, str], Plan] = field(default_factory=dict)
@@ -99,16 +99,16 @@ class World:
 
     def warnings(self) -> list[str]:
         """What reading the rows brought up, for the result."""
-        if self.told:
-            return [text for site in self.told.values() for text in site.warnings]
+        if self.remote:
+            return [text for site in self.remote.values() for text in site.warnings]
         return [
             text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings
         ]
 
     def terms(self) -> dict[str, str | None]:
         """What each site's gate enforced, in words."""
-        if self.told:
-            return {site: told.charter for site, told in self.told.items()}
+        if self.remote:
+            return {site: one.charter for site, one in self.remote.items()}
         return {site: admission.terms for site, admission in self.admissions.items()}
 
     @property

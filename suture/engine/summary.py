@@ -129,8 +129,8 @@ def release_terms(study: Study, world: World) -> dict[str, Any]:
     not for release as it is."""
     kind = "generated" if world.generated else "simulation" if study.simulation else "real"
     shown = (
-        any(told.exact_metrics for told in world.told.values())
-        if world.told
+        any(site.exact_metrics for site in world.remote.values())
+        if world.remote
         else any(hospital.data.test is not None for hospital in world.hospitals.values())
     )
     exact = kind == "real" and (shown or describes(study, world))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from suture.engine import federation
 from suture.engine.gather import SUM_OF_ALL, Gathered
-from suture.engine.plan import Plan, Told, World
+from suture.engine.plan import Plan, RemoteSite, World
 from suture.engine.round import EVERYBODY, Returned
 from suture.errors import (
     BudgetExhausted,
@@ -173,7 +173,7 @@ class Remote:
         self._vouch(opening)
         for site, found in opened.items():
             joined = self._join(site, opening)
-            here.told[site] = Told(
+            here.remote[site] = RemoteSite(
                 here.sizes[site],
                 str(found["region"]),
                 bool(found["generated"]),
@@ -307,7 +307,7 @@ class Remote:
                 found.epsilon = float(known["spent"])
         if not here.fold:
             return trainers, trainers
-        return trainers, {site: member(site, 0) for site in here.told if site not in here.sizes}
+        return trainers, {site: member(site, 0) for site in here.remote if site not in here.sizes}
 
     def ask(
         self,

@@ -15,7 +15,7 @@ Builder = Callable[..., Cohort]
 
 
 class _Builders(Mapping[str, Builder]):
-    """Functions by name, imported when one is looked up: a study needs one federation of nine."""
+    """Functions by name, imported when one is looked up: a study needs one federation of eleven."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.modules = modules
@@ -33,7 +33,7 @@ class _Builders(Mapping[str, Builder]):
 
 COHORTS = _Builders({
     **{name: name for name in ("cardio", "icu", "outbreak", "radiographs")},
-    **dict.fromkeys(("eicu", "heart", "har", "vsn", "pneumonia"), "public"),
+    **dict.fromkeys(("eicu", "heart", "har", "vsn", "pneumonia", "physionet", "framingham"), "public"),
 })  # fmt: skip
 """The built-in federations by the name a study file uses, and the module of each."""
 

@@ -1,5 +1,5 @@
 """Federations of published data: heart disease, activity and vehicles (the benchmarks of iFedAvg),
-eICU, and PneumoniaMNIST.
+eICU, PhysioNet 2012, Framingham, and PneumoniaMNIST.
 
 The files are not part of Suture. They are looked for in the folder that the environment variable
 SUTURE_DATA names, else in ``shared/data`` beside the checkout; where they are missing, the error
@@ -18,6 +18,12 @@ eICU, real, de-identified patients (open access demo, or the full database), is 
 `suture.site.eicu`. Its schema is that of the generated `icu` cohort for what both have, so that a
 study file works on either. Vital signs and tests that were not charted are missing and marked;
 values outside the declared bounds are clipped, as everywhere.
+
+*PhysioNet 2012* (Silva et al., Computing in Cardiology 2012): 8,000 adult stays, summarised over
+their first 48 hours as lowest, highest and last value. *Framingham*: the teaching set, people free
+of cardiovascular disease at their first examination; outcome within ten years. Neither names a
+hospital: people are dealt out at random, the same for every seed. Values outside the declared
+bounds (a pH of 735) count as missing.
 
 *PneumoniaMNIST*: real chest radiographs of children, dealt out to hospitals (Yang et al.,
 Scientific Data 2023, CC BY 4.0).
@@ -51,7 +57,7 @@ from suture.cohorts.icu import SCHEMA as ICU
 from suture.cohorts.radiographs import LOOKS, in_bytes, scanned
 from suture.errors import DataError, StudyError
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
-from suture.site.eicu import LABS, VITALS, stays
+from suture.site.eicu import LABS, VITALS, queried, stays
 from suture.site.eicu import data_folder as real_data
 
 SHARE, FLOOR, LARGE_ENOUGH = 0.33, 100, 133
@@ -102,6 +108,9 @@ DOWNLOADS = {
     "heart_uci": "the four processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease, each with the "
     "header age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target added "
     "and .csv appended",
+    "physionet2012": "sets a and b of https://physionet.org/content/challenge-2012, as events.parquet (record, "
+    "minute, parameter, value) and outcomes.csv (with RecordID, In-hospital_death)",
+    "framingham": "the NHLBI teaching set (https://biolincc.nhlbi.nih.gov/teaching), as framingham.csv.gz",
     "har": "https://archive.ics.uci.edu/dataset/341 (HAPT), as hapt_features.npz with X (rows x features), "
     "feature_names, subject and activity (1 to 12)",
     "pneumoniamnist": "PneumoniaMNIST of MedMNIST v2 at 28 x 28 (https://medmnist.com, pneumoniamnist.npz), as "
@@ -292,6 +301,135 @@ def eicu(
     patients = sum(len(site.table["age"]) for site in members)
     words = f"eICU: {patients:,} real, de-identified patients at {len(members)} hospitals."
     return Cohort("eicu", OUTCOME, EICU, tuple(members), words, generated=False)
+
+
+# --- PhysioNet 2012, Framingham ---------------------------------------------------------------------------------------
+
+_READINGS = {
+    name: Path(__file__).with_name(f"{name}.csv") for name in ("physionet2012", "framingham")
+}
+_ENDS = {"min": "lowest", "max": "highest", "last": "last"}
+_TYPES = ("Coronary", "Cardiac surgery", "Medical", "Surgical")
+_SEX = Category(values=("F", "M"), label="Sex", protected=True, missing="fill")
+
+
+def _readings(name: str) -> dict[str, tuple[str, Number]]:
+    """The columns of a published set and what is declared of them: round figures of physiology."""
+    with _READINGS[name].open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    found: dict[str, tuple[str, Number]] = {}
+    for one in read:
+        normal, below, above = (
+            tuple(map(float, one[key].split())) for key in ("normal", "below", "above")
+        )
+        about: dict[str, object] = {key: one[key] for key in ("low", "high", "unit", "label")}
+        about |= {"normal": normal} if normal else {}
+        about |= {"thresholds": {"low": below, "high": above}} if below or above else {}
+        found[one["name"]] = (one["parameters"], Number.model_validate(about))
+    return found
+
+
+def physionet(seed: int, *, sites: int = 12) -> Cohort:
+    """The first 48 hours of 8,000 adult stays (Challenge 2012, sets a and b); outcome: died in
+    hospital."""
+    folder = data_folder("physionet2012")
+    features: dict[str, Feature] = {
+        "age": Number(low=15, high=90, unit="years", label="Age"),
+        "sex": _SEX,
+        "weight": Number(low=30, high=250, unit="kg", label="Weight"),
+        "unit_type": Category(values=_TYPES, label="Unit", missing="fill"),
+        "ventilated": Flag(label="Ventilated"),
+    }
+    wanted = []
+    for name, (_, number) in _readings("physionet2012").items():
+        for end, word in _ENDS.items():
+            more = {
+                "label": f"{number.label}, {word}",
+                "missing": None if end == "last" else "fill",
+            }
+            features[f"{name}_{end}"] = number.model_copy(update=more)
+            wanted.append(f"any_value({end}) FILTER (name = '{name}') AS {name}_{end}")
+    fixed = {"age": "Age", "gender": "Gender", "kind": "ICUType", "weight": "Weight"}
+    about = ", ".join(
+        f"arg_min(value, minute) FILTER (parameter = '{parameter}' AND value >= 0) AS {name}"
+        for name, parameter in fixed.items()
+    )
+    table = queried(
+        f"""WITH events AS (FROM read_parquet($events)),
+        known AS (SELECT *, unnest(string_split(parameters, ' ')) AS parameter FROM
+          read_csv($known)),
+        one AS (SELECT record, name, min(value) AS min, max(value) AS max,
+          arg_max(value, minute + value / 1e6) AS last FROM events JOIN known USING (parameter)
+          WHERE value BETWEEN low AND high GROUP BY record, name),
+        charted AS (SELECT record, {", ".join(wanted)} FROM one GROUP BY record),
+        fixed AS (SELECT record, {about}, (count(*) FILTER (parameter = 'MechVent') > 0)::TINYINT
+          AS ventilated FROM events GROUP BY record)
+        SELECT record AS patient_id, * EXCLUDE (record, RecordID, died), died AS {OUTCOME} FROM fixed
+        LEFT JOIN charted USING (record) JOIN (SELECT RecordID, "In-hospital_death" AS died
+          FROM read_csv($outcomes)) ON RecordID = record
+        ORDER BY record""",
+        folder,
+        DOWNLOADS["physionet2012"],
+        files={
+            "events": folder / "events.parquet",
+            "outcomes": folder / "outcomes.csv",
+            "known": _READINGS["physionet2012"],
+        },
+    )
+    gender, kind = table.pop("gender"), table.pop("kind")
+    table["sex"] = np.select([gender == 0, gender == 1], ["F", "M"], "").astype(object)
+    table["unit_type"] = np.array(_TYPES)[kind.astype(int) - 1]
+    words = (
+        "PhysioNet 2012: the first 48 hours of {:,} real stays, dealt out at random to {} sites."
+    )
+    return _dealt("physionet", features, table, OUTCOME, sites, words)
+
+
+def framingham(seed: int, *, sites: int = 5) -> Cohort:
+    """The first examination of people free of cardiovascular disease; outcome: a cardiovascular
+    event within ten years."""
+    import pandas as pd
+
+    path, readings = data_folder("framingham") / "framingham.csv.gz", _readings("framingham")
+    features: dict[str, Feature] = {name: number for name, (_, number) in readings.items()}
+    features |= {"sex": _SEX, "diabetic": Flag(label="Diabetic")}
+    features["treated"] = Flag(label="Drugs against high blood pressure")
+    try:
+        read = pd.read_csv(path)
+        free = (read[["PREVCHD", "PREVSTRK"]].sum(axis=1) == 0) & (read["TIMECVD"] > 0)
+        first = read[free & (read["PERIOD"] == 1)].sort_values("RANDID")
+        flags = {"patient_id": "RANDID", "diabetic": "DIABETES", "treated": "BPMEDS"}
+        columns = flags | {name: column for name, (column, _) in readings.items()}
+        table: Columns = {name: first[column].to_numpy() for name, column in columns.items()}
+        event = (first["CVD"] == 1) & (first["TIMECVD"] <= 3652)
+        table["sex"] = np.where(first["SEX"] == 2, "F", "M")
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}); it is: {DOWNLOADS['framingham']}"
+        ) from None
+    table["cvd_in_10_years"] = event.to_numpy(np.int8)
+    words = (
+        "Framingham: {:,} real people at their first examination, dealt out at random to {} sites."
+    )
+    return _dealt("framingham", features, table, "cvd_in_10_years", sites, words)
+
+
+def _dealt(
+    name: str, features: dict[str, Feature], table: Columns, outcome: str, sites: int, words: str
+) -> Cohort:
+    """People dealt out at random; values outside the declared bounds are nobody's."""
+    count = len(table[outcome])
+    within(name, "sites", sites, 1, count)
+    for key, feature in features.items():
+        if isinstance(feature, Number):
+            value = table[key].astype(np.float64)
+            possible = (value >= feature.low) & (value <= feature.high)
+            table[key] = np.where(possible, value, np.nan)
+    deal = _evenly(count, sites, np.random.default_rng(2012))
+    members = [CohortSite(f"site-{i + 1:02d}", "", rows(table, own)) for i, own in enumerate(deal)]
+    schema = Schema(patient="patient_id", groups=("sex",), features=features)
+    described = words.format(count, sites)
+    return Cohort(name, outcome, schema, tuple(members), described, generated=False)
 
 
 # --- PneumoniaMNIST ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,6 +79,24 @@ def data_folder(name: str, what: str = WHERE) -> Path:
 
 def stays(folder: Path) -> Columns:
     """One row per patient as columns, ordered by hospital and patient."""
+
+    def prepare(connection: duckdb.DuckDBPyConnection) -> None:
+        for table in ("patient", "hospital", "apacheApsVar"):
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_table(folder, table)}")
+        _charted(connection, folder)
+
+    return queried(_QUERY, folder, WHERE, prepare)
+
+
+def queried(
+    query: str,
+    folder: Path,
+    what: str,
+    prepare: Callable[[duckdb.DuckDBPyConnection], None] = lambda connection: None,
+    files: Mapping[str, Path] = MappingProxyType({}),
+) -> Columns:
+    """What DuckDB answers about published files, as columns; ``what`` they are, for an error.
+    ``files`` are the query's parameters."""
     import duckdb
 
     with tempfile.TemporaryDirectory() as spill:
@@ -84,16 +104,16 @@ def stays(folder: Path) -> Columns:
             config={"memory_limit": "1GB", "temp_directory": spill, "threads": 2}
         )
         try:
-            for table in ("patient", "hospital", "apacheApsVar"):
-                connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_table(folder, table)}")
-            _charted(connection, folder)
-            found = connection.execute(_QUERY).fetchnumpy()
+            prepare(connection)
+            found = connection.execute(
+                query, {name: str(path) for name, path in files.items()}
+            ).fetchnumpy()
         except duckdb.Error as error:
             # Column names and types only: DuckDB quotes no cell of these queries except in
             # conversion errors.
             kind = type(error).__name__
             raise DataError(
-                f"{folder}: the tables do not have the published columns ({kind}) of {WHERE}"
+                f"{folder}: the tables do not have the published columns ({kind}) of {what}"
             ) from None
         finally:
             connection.close()

@@ -17,7 +17,7 @@ A search before it starts: whose patients it may see, how many of them, and what
 privacy.
 
 **What a search costs in privacy.** On generated patients nothing: nobody is there. On the published
-sets `heart`, `har` and `vsn` nothing that is not public already; rows of test patients are taken
+sets (`PUBLIC`) nothing that is not public already; rows of test patients are taken
 out before the search sees a table. On a site's own patients every trial would be one more release,
 and the choice between trials one more again (it is made from exact validation figures), so it is
 refused; ``on`` searches on a generated federation instead.
@@ -110,7 +110,7 @@ def gap_error(best: Tried, other: Tried) -> float:
     return statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
 
 
-PUBLIC = ("heart", "har", "vsn")
+PUBLIC = ("heart", "har", "vsn", "framingham", "physionet")
 REAL = (*PUBLIC, "eicu")
 """Federations of real people; whether any other is generated, the federation says itself."""
 

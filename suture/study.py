@@ -25,7 +25,7 @@ from suture.methods import registry
 from suture.methods.registry import MethodSpec
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
-from suture.schema.table import Schema
+from suture.schema.table import Classes, Positive, Schema
 from suture.site.sources import ConsentSpec, SourceSpec
 
 FROZEN = ConfigDict(frozen=True, extra="forbid")
@@ -204,7 +204,7 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-HEAD = ("name", "outcome", "classes", "seed", "simulation", "cohort")
+HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "cohort")
 """What the [study] table may say."""
 
 
@@ -220,6 +220,9 @@ class Study(BaseModel):
 
     name: Name
     outcome: str
+    positive: str | None = Field(default=None, min_length=1)
+    """The text of the outcome that counts as 1; every other text that is not missing counts as
+    0."""
     classes: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Labels of an outcome with more than two classes, in order; for a built-in cohort the cohort
     knows."""
@@ -345,6 +348,11 @@ class Study(BaseModel):
             raise ValueError(
                 f"study.classes needs two or more different labels, found {list(self.classes)}"
             )
+        if self.positive is not None and (self.classes or self.cohort):
+            raise ValueError(
+                f"study.positive = {self.positive!r} tells one text of a table from all others; it "
+                "goes with [[site]] tables and without study.classes"
+            )
         weights, count = self.method.class_weights, len(self.classes) or 2
         if isinstance(weights, tuple) and self.sites and len(weights) != count:
             raise ValueError(
@@ -378,6 +386,11 @@ class Study(BaseModel):
         """The number of training patients that a site declares; None: it declares none, or its
         patients are built in."""
         return next((known.patients for known in self.sites if known.name == site), None)
+
+    @property
+    def labels(self) -> Classes | None:
+        """How the outcome is written; None: 0/1 or yes/no, or as a built-in cohort says."""
+        return self.classes or (None if self.positive is None else Positive(text=self.positive))
 
     @property
     def methods(self) -> tuple[str, ...]:

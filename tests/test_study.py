@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from suture.errors import StudyError
+from suture.site.cohort import load
 from suture.study import LifetimeSpec, Site, Study
 
 FILES = """
@@ -303,3 +304,30 @@ def test_the_digest_is_sha256_and_pinned():
     assert int(digest, 16) > 0
     infinite = Study.from_text(COHORT + '[privacy]\nunit = "patient"\nepsilon = inf\n')
     assert infinite.digest != infinite.replace(privacy={"epsilon": 1.0}).digest
+
+
+def test_one_text_of_the_outcome_counts_as_one_and_the_rest_as_zero(tmp_path):
+    text = """
+[study]
+name = "readmission"
+outcome = "readmitted"
+positive = "<30"
+[[site]]
+name = "a"
+data = "a.csv"
+[schema]
+patient = "id"
+[schema.features]
+x = { kind = "number", low = 0, high = 1, worse = "high" }
+"""
+    study = Study.from_text(text)
+    assert Study.from_text(study.to_toml()) == study
+    assert study.replace(positive=">30").digest != study.digest
+    (tmp_path / "a.csv").write_text("id,readmitted,x\n1,<30,0\n2,>30,0\n3,NO,1\n4,,1\n5, <30 ,1\n")
+    loaded = load(
+        str(tmp_path / "a.csv"), study.table, "readmitted", site="a", holdout=0.0, split_key="k",
+        classes=study.labels,
+    )  # fmt: skip
+    assert sorted(loaded.train.y.tolist()) == [0, 0, 1, 1]  # the row without an outcome is left out
+    with pytest.raises(StudyError, match=r"without study\.classes"):
+        study.replace(classes=["<30", ">30"])

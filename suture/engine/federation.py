@@ -92,7 +92,7 @@ def survey(
                 f"images.size is {study.images.size}, but cohort {cohort.name!r} has {found}; "
                 "correct [images]"
             )
-        generated, classes = cohort.generated, study.classes or cohort.classes
+        generated, classes = cohort.generated, study.labels or cohort.classes
         if study.private and schema.patient is None:
             raise StudyError(
                 f"cohort {cohort.name!r} has no patient column, so no promise can be made to a "
@@ -114,7 +114,7 @@ def survey(
         )
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
-        schema, generated, classes = study.table, False, study.classes or 2
+        schema, generated, classes = study.table, False, study.labels or 2
     places = tuple(found for found in places if only in (None, found.name))
     # Every site decides before any site is read.
     admissions = {

@@ -32,7 +32,7 @@ from suture.privacy.accounting.events import (
 )
 from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
-from suture.schema.table import Schema, feature_names
+from suture.schema.table import Classes, Schema, class_count, feature_names
 from suture.site.gate import Admission, Place
 from suture.site.hospital import Hospital
 from suture.study import Study
@@ -69,7 +69,7 @@ class World:
     generated: bool
     places: tuple[Place, ...]
     sizes: dict[str, int]
-    classes: int | tuple[str, ...] = 2
+    classes: Classes = 2
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class World:
     @property
     def class_count(self) -> int:
         """How many outcomes are told apart."""
-        return self.classes if isinstance(self.classes, int) else len(self.classes)
+        return class_count(self.classes)
 
 
 def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:

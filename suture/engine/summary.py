@@ -100,7 +100,9 @@ def summarise(
         "cohort": described_cohort(study, world),
         "model": {
             **network_of(study, world).described(),
-            "classes": list(world.classes) if isinstance(world.classes, tuple) else world.classes,
+            "classes": list(world.classes)
+            if isinstance(world.classes, tuple)
+            else world.class_count,
             "scaling": study.model.scaling,
             # An image is one feature to a reader; its pixels' names would be thousands.
             "features": list(

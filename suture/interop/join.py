@@ -129,7 +129,7 @@ def _matches(result: Result, study: Study, here: World) -> None:
             f'method.name must be "{name}" to join this run, found {study.method.name!r}'
         )
     own = study.method.own(declared(name).settings).model_dump()
-    classes = list(here.classes) if isinstance(here.classes, tuple) else here.classes
+    classes = list(here.classes) if isinstance(here.classes, tuple) else here.class_count
     pairs = {
         "outcome": (result.data["study"]["outcome"], study.outcome),
         "classes": (model["classes"], classes),

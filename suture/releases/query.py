@@ -52,7 +52,7 @@ from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.software import software
 from suture.privacy.unit import NEIGHBOURS, Patients
 from suture.protection.envelope import seal, unseal
-from suture.schema.table import Category, Feature, Flag, Number, Schema
+from suture.schema.table import Category, Classes, Feature, Flag, Number, Positive, Schema
 from suture.site.gate import Place, admit, open_ledger, open_lifetime, place_of, secret_of
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.reading import Passage, Wanted, first_rows, read_columns
@@ -85,6 +85,7 @@ def read_each(
     *,
     site: str,
     passage: Passage | None = None,
+    classes: Classes = 2,
 ) -> list[Column]:
     """Read declared columns (features or the outcome), validated as for training, in one pass.
 
@@ -108,7 +109,7 @@ def read_each(
     chosen = [name for name in columns if name in schema.features] or [next(iter(schema.features))]
     features = {name: schema.features[name] for name in chosen}
     narrow = schema.model_copy(update={"features": features, "groups": (), "protected": None})
-    wanted = Wanted(narrow, outcome, outcome_vocabulary(2), 0.0, "releases")
+    wanted = Wanted(narrow, outcome, outcome_vocabulary(classes), 0.0, "releases")
     read = read_columns(source, wanted, site, passage)
     for problem in passage.problems if passage else ():
         log.info("site %r: %s", site, problem)
@@ -533,8 +534,11 @@ def release(
     place, schema = _place(study, base or Path(), site)
     with open_account(study, place, schema, delta=delta, budget=budget) as account:
         passage, promise = account.passage, account.budget
-        asked = [column]
-        (read,) = read_each(place.source, schema, study.outcome, asked, site=site, passage=passage)
+        classes = study.labels if isinstance(study.labels, Positive) else 2
+        (read,) = read_each(
+            place.source, schema, study.outcome, [column], site=site, passage=passage,
+            classes=classes,
+        )  # fmt: skip
         tally = question.count(read)
         multiplier = noise_for(epsilon, promise.delta, 1.0, 1, promise.accountant)
         above, bins, cap = question.above, question.size, question.cap

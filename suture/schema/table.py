@@ -45,6 +45,9 @@ from suture.errors import StudyError
 Missing = Literal["fill", "indicator", "refuse"]
 """A missing value is filled, filled and marked in a column of its own, or refused with an error."""
 
+Worse = Literal["high", "low", "both"]
+"""Which direction of a number is known to raise the risk."""
+
 EXAMPLES = {
     "number": 'age = { kind = "number", low = 18, high = 100, unit = "years" }',
     "category": 'sex = { kind = "category", values = ["F", "M"] }',
@@ -143,6 +146,8 @@ class Number(_Frozen):
     label: str = ""
     normal: tuple[float, float] | None = None
     thresholds: Thresholds | None = None
+    worse: Worse | None = None
+    """The direction known to raise the risk, from clinical knowledge; None: not known."""
     protected: bool = False
     proxy: bool = False
     missing: Missing | None = None
@@ -226,6 +231,28 @@ class Image(_Frozen):
 
 
 Feature = Annotated[Number | Category | Flag | Image, Field(discriminator="kind")]
+
+
+class Positive(_Frozen):
+    """An outcome of two classes written as text: this text is 1, every other one 0."""
+
+    text: str = Field(min_length=1)
+
+
+Classes = int | tuple[str, ...] | Positive
+"""How an outcome is written: 0/1 and yes/no (2), 0 to k - 1, labels in order, or one text against
+the rest."""
+
+
+def class_count(classes: Classes) -> int:
+    """How many outcomes are told apart.
+
+    >>> class_count(2), class_count(("home", "ward", "icu")), class_count(Positive(text="<30"))
+    (2, 3, 2)
+    """
+    if isinstance(classes, Positive):
+        return 2
+    return classes if isinstance(classes, int) else len(classes)
 
 
 class Protected(_Frozen):

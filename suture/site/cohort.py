@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
-from suture.schema.table import Image, Number, Schema, feature_names
+from suture.schema.table import Classes, Image, Number, Schema, class_count, feature_names
 from suture.site import preprocess, reading
 from suture.site.images import ImageFiles, Unusable, read_files, reasons
 from suture.site.preprocess import MISSING, UNKNOWN, Counts
@@ -34,7 +34,6 @@ from suture.site.sources import Column, Source, SourceSpec, source_of
 
 Place: TypeAlias = Source | str | os.PathLike[str]
 Order = NDArray[np.intp]
-Classes: TypeAlias = int | tuple[str, ...]
 
 SHOWN = 10  # how many broken image files a refusal names
 
@@ -273,8 +272,7 @@ class _Table:
         if read.protected is not None:
             group = np.maximum(read.protected[order][first], MISSING).astype(np.int32)
         ours, theirs = (None, None) if group is None else (group[split:], group[:split])
-        clipped = profile == "clipped"
-        count = self.classes if isinstance(self.classes, int) else len(self.classes)
+        clipped, count = profile == "clipped", class_count(self.classes)
         return _Part(
             train=Patients(x[tested:], y[tested:], starts[split:] - tested, ours),
             test=Patients(x[:tested], y[:tested], np.append(first[:split], tested), theirs),
@@ -394,7 +392,8 @@ def _value_problems(
         words = "without an outcome; fill it in, or remove them"
         problems.append(f"outcome {outcome!r}: {_rows(missing)} {words}")
     if unknown:
-        named = f"0 to {classes - 1}" if isinstance(classes, int) else ", ".join(classes)
+        labels = classes if isinstance(classes, tuple) else (f"0 to {class_count(classes) - 1}",)
+        named = ", ".join(labels)
         expected = "0 or 1 (or true/false, yes/no)" if classes == 2 else f"one of {named}"
         problems.append(
             f"outcome {outcome!r}: {_rows(unknown)} with something else than {expected}"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
+from suture.schema.table import Category, Classes, Feature, Flag, Image, Number, Positive, Schema
 from suture.site.images import in_memory
 from suture.site.sources import Column, Columns, Opened, quoted
 
@@ -42,20 +42,21 @@ class Vocabulary:
 
     codes: dict[str, int]
     fold: bool = False  # whether case is ignored
+    other: int = UNKNOWN  # the code of every other text
 
     def code(self, text: str | None) -> int:
         """The code of one text."""
         if text is None or not text.strip():
             return MISSING
         text = whole(text.strip())
-        return self.codes.get(text.lower() if self.fold else text, UNKNOWN)
+        return self.codes.get(text.lower() if self.fold else text, self.other)
 
     def sql(self, text: str) -> str:
         """The same in SQL, for an expression that gives trimmed text or NULL."""
         whole_text = f"regexp_replace({text}, '{_WHOLE}', '\\1')"
         value = f"lower({whole_text})" if self.fold else whole_text
         cases = " ".join(f"WHEN {quoted(known)} THEN {code}" for known, code in self.codes.items())
-        return f"(CASE WHEN {text} IS NULL THEN {MISSING} ELSE CASE {value} {cases} ELSE {UNKNOWN} END END)::SMALLINT"
+        return f"(CASE WHEN {text} IS NULL THEN {MISSING} ELSE CASE {value} {cases} ELSE {self.other} END END)::SMALLINT"
 
 
 def whole(text: str) -> str:
@@ -77,8 +78,16 @@ def vocabulary_of(feature: Category | Flag) -> Vocabulary:
     return Vocabulary({whole(value): i for i, value in enumerate(feature.values)})
 
 
-def outcome_vocabulary(classes: int | tuple[str, ...]) -> Vocabulary:
-    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, or the given labels."""
+def outcome_vocabulary(classes: Classes) -> Vocabulary:
+    """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, the given labels, or one
+    text against all others.
+
+    >>> positive = outcome_vocabulary(Positive(text="<30"))
+    >>> [positive.code(text) for text in ("<30", ">30", "NO", None)]
+    [1, 0, 0, -1]
+    """
+    if isinstance(classes, Positive):
+        return Vocabulary({whole(classes.text.strip()): 1}, other=0)
     if classes == 2:
         return BINARY
     labels = map(str, range(classes)) if isinstance(classes, int) else map(whole, classes)

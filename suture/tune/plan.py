@@ -245,7 +245,7 @@ def make_plan(
         fields = {
             key: value
             for key, value in study.to_dict().items()
-            if key not in ("sites", "schema", "classes")
+            if key not in ("sites", "schema", "classes", "positive")
         }
         source = Study(**{**fields, "cohort": {"name": on}, "outcome": _small(on, start).outcome})
     fields = {"method": {"name": method}, "seed": start}

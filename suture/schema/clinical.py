@@ -250,3 +250,92 @@ def _measure(words: list[str], beside_unit: bool) -> Measure | None:
     window = re.sub(r"^(d|h|day|hour)[0-9]+", "", core)  # of the first day, of the first hour
     found = names.get(core) or names.get(window) or symbols.get("".join(words))
     return found or (with_unit.get(core) if beside_unit else None)
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+def convert(unit: str, target: str, measure: Measure | None = None) -> tuple[float, float] | None:
+    """Factor and offset from one unit to another, as written or in UCUM; None where there is none.
+
+    Pint converts; the dictionary adds what no unit library can know: the molar mass, the valence of
+    equivalents, and published formulas.
+
+    >>> convert("°F", "Cel"), convert("mmol/L", "mg/dL", recognise("glucose"))
+    ((0.555555555556, -17.7777777778), (18.0156, 0.0))
+    >>> convert("mEq/L", "mmol/L", recognise("magnesium")), convert("mmol/L", "mg/dL")
+    ((0.5, 0.0), None)
+    """
+    known = () if measure is None else (measure.unit, *measure.units)
+    start, end = _code(unit, known), _code(target, known)
+    if start == end:
+        return 1.0, 0.0
+    published = {} if measure is None else {u: (by, plus) for u, by, plus in measure.linear}
+    if measure is not None and end == measure.unit and start in published:
+        return published[start]
+    molar, valence = (measure.molar, measure.valence or 0) if measure else (None, 0)
+    try:
+        return _converted(start, end, molar, valence)
+    except ValueError:
+        return None
+
+
+def other_units(measure: Measure, unit: str = "") -> Iterator[tuple[str, float, float]]:
+    """The other units of a measure as people write them, with factor and offset to ``unit`` (by
+    default the measure's own).
+
+    >>> [(unit, factor) for unit, factor, _ in other_units(recognise("creatinine"))]
+    [('µmol/L', 0.011312)]
+    """
+    target = unit or measure.unit
+    for code in (measure.unit, *measure.units):
+        found = convert(code, target, measure)
+        if found is not None and found != (1.0, 0.0):
+            yield shown(code), *found
+
+
+def _code(unit: str, known: tuple[str, ...]) -> str:
+    """The UCUM code of a written unit, preferring those of the measure; else the text itself."""
+    codes = unit_codes(unit)
+    return next((code for code in codes if code in known), codes[0] if codes else unit.strip())
+
+
+@cache
+def _registry() -> Any:
+    from ucumvert import PintUcumRegistry  # half a second, only where a unit differs
+
+    return PintUcumRegistry()
+
+
+@cache
+def _converted(start: str, end: str, molar: float | None, valence: int) -> tuple[float, float]:
+    """Through Pint; a ValueError where the units do not fit."""
+    import pint
+    from lark.exceptions import LarkError
+
+    registry, scale = _registry(), 1.0
+    units = []
+    for code, power in ((start, -1), (end, 1)):
+        moles = re.sub(r"(?<![a-z])([mun]?)eq\b", r"\1mol", code)
+        if moles != code:
+            if not valence:
+                raise ValueError(f"{code} needs a valence")
+            scale *= valence**power
+        try:
+            units.append(registry.from_ucum(moles))
+        except (LarkError, pint.PintError, ValueError):
+            raise ValueError(f"{code} is not a unit") from None
+    one, other = units
+    about = {"mw": registry.Quantity(molar, "g/mol")} if molar else None
+    try:
+        ends = [
+            registry.Quantity(value * one.magnitude, one.units)
+            .to(other.units, *(["chemistry"] if about else []), **(about or {}))
+            .magnitude
+            / other.magnitude
+            for value in (0.0, 1.0)
+        ]
+    except pint.PintError:
+        raise ValueError(f"{start} is not converted to {end}") from None
+    # twelve figures: what two floating-point numbers cannot tell apart is one factor
+    return float(f"{scale * (ends[1] - ends[0]):.12g}"), float(f"{scale * ends[0]:.12g}")

@@ -24,9 +24,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from suture.errors import StudyError
+from suture.schema.clinical import convert, recognise
 from suture.schema.table import Category, Classes, Feature, Flag, Image, Number, Positive, Schema
 from suture.site.images import in_memory
-from suture.site.sources import Column, Columns, Opened, quoted
+from suture.site.sources import Column, Columns, Opened, SourceSpec, quoted
 
 MISSING, UNKNOWN = -1, -2
 """Codes of a value that is not there, and of one that the schema does not declare."""
@@ -109,18 +111,52 @@ def sql_text(opened: Opened, column: str) -> str:
     if opened.spec.missing:
         markers = ", ".join(quoted(marker.strip()) for marker in opened.spec.missing)
         text = f"CASE WHEN {text} IN ({markers}) THEN NULL ELSE {text} END"
+    if column in opened.spec.sentinels:
+        codes = ", ".join(quoted(whole(code.strip())) for code in opened.spec.sentinels[column])
+        plain = f"regexp_replace({text}, '{_WHOLE}', '\\1')"
+        text = f"CASE WHEN {plain} IN ({codes}) THEN NULL ELSE {text} END"
     return f"({text})"
 
 
-def sql_number(opened: Opened, column: str) -> str:
-    """A double: NaN where missing, infinite where it is not a number."""
+def sql_number(opened: Opened, column: str, feature: Feature | None = None) -> str:
+    """A double: NaN where missing, infinite where it is not a number. In the unit of the feature,
+    where the source says that its own is another."""
+    if column in opened.spec.units:
+        factor, offset = unit_change(opened.spec, column, feature)
+        return f"({_sql_plain(opened, column)} * {factor!r}::DOUBLE + {offset!r}::DOUBLE)"
+    return _sql_plain(opened, column)
+
+
+def unit_change(spec: SourceSpec, column: str, feature: Feature | None) -> tuple[float, float]:
+    """Factor and offset from the source's unit of a column to the schema's."""
+    unit, wanted = spec.units[column], feature.unit if isinstance(feature, Number) else ""
+    labelled = feature.label if feature is not None else ""
+    found = wanted and convert(unit, wanted, recognise(column) or recognise(labelled))
+    if not found:
+        what = f"to the {wanted!r} of the schema" if wanted else "to a unit: the schema has none"
+        raise StudyError(
+            f"data.units: column {column!r} cannot be converted from {unit!r} {what}. Units are "
+            'written in UCUM or as "mg/dL", "mmol/L", "°F"; mass and moles need a measure that the '
+            "clinical dictionary knows by the column's name or label"
+        )
+    return found
+
+
+def _sql_plain(opened: Opened, column: str) -> str:
+    """A column as a double, in its own unit."""
     kind, name, spec = opened.types[column], opened.names[column], opened.spec
-    if _NUMERIC.match(kind) and not spec.missing:
+    markers = spec.missing or column in spec.sentinels
+    if _NUMERIC.match(kind) and not markers:
         return f"coalesce(CAST({name} AS DOUBLE), 'nan'::DOUBLE)"
     text = sql_text(opened, column)
     # Markers come first, because they may look like numbers ("-999"). Without any, the text is only
     # looked at where the plain cast fails: half the time for a file of a million rows.
-    plain = text if spec.missing else f"CAST({name} AS VARCHAR)"
+    plain = text if markers else f"CAST({name} AS VARCHAR)"
+    if spec.thousands and kind == "VARCHAR":
+        mark, point = re.escape(spec.thousands), re.escape(spec.decimal)
+        groups = f"^\\s*[+-]?[0-9]{{1,3}}({mark}[0-9]{{3}})+({point}[0-9]+)?\\s*$"
+        bare = f"replace({plain}, {quoted(spec.thousands)}, '')"
+        plain = f"CASE WHEN regexp_matches({plain}, {quoted(groups)}) THEN {bare} ELSE {plain} END"
     if spec.decimal == "," and kind == "VARCHAR":
         plain = f"replace({plain}, ',', '.')"
     other = f"CASE WHEN {text} IS NULL THEN 'nan' ELSE 'inf' END::DOUBLE"
@@ -130,7 +166,7 @@ def sql_number(opened: Opened, column: str) -> str:
 def sql_typed(opened: Opened, column: str, feature: Feature) -> str:
     """A feature as its typed column; for an image, the name of its file, or an empty text."""
     if isinstance(feature, Number):
-        return sql_number(opened, column)
+        return sql_number(opened, column, feature)
     text = sql_text(opened, column)
     if isinstance(feature, Image):
         return f"coalesce({text}, '')"

@@ -40,6 +40,7 @@ from suture.site.preprocess import (
     sql_typed,
     texts,
     typed,
+    unit_change,
     vocabulary_of,
 )
 from suture.site.sources import (
@@ -151,7 +152,7 @@ class Passage:
 
     def expressions(self, opened: Opened, schema: Schema) -> dict[str, str]:
         """What to ask of DuckDB besides the study's own columns."""
-        wanted = {"in_cohort": _sql_rule(opened, schema.include)} if schema.include else {}
+        wanted = {"in_cohort": _sql_rule(opened, schema)} if schema.include else {}
         patient = self._patient(schema)
         if patient is not None:
             wanted["pass_hi"], wanted["pass_lo"] = sql_key(sql_text(opened, patient), self.key)
@@ -210,15 +211,16 @@ class Passage:
         return columns if mask.all() else _rows(columns, mask)
 
 
-def _sql_rule(opened: Opened, rule: Sequence[Condition]) -> str:
+def _sql_rule(opened: Opened, schema: Schema) -> str:
     """The cohort rule in SQL: true or false, never NULL."""
     parts = []
-    for condition in rule:
+    for condition in schema.include:
         if condition.values is not None:
             values = ", ".join(map(quoted, condition.values))
             parts.append(f"coalesce({sql_text(opened, condition.column)} IN ({values}), false)")
             continue
-        number = sql_number(opened, condition.column)  # NaN: missing, infinity: not a number
+        # NaN: missing, infinity: not a number
+        number = sql_number(opened, condition.column, schema.features.get(condition.column))
         parts.append(f"isfinite({number})")
         parts += [f"{number} >= {condition.min!r}::DOUBLE"] if condition.min is not None else []
         parts += [f"{number} <= {condition.max!r}::DOUBLE"] if condition.max is not None else []
@@ -305,7 +307,10 @@ def check_readable(source: Source, schema: Schema, outcome: str, *, site: str) -
     columns = Wanted(schema, outcome, Vocabulary({}), 0.0, "").columns
     if not isinstance(source, SourceSpec):
         check_columns(list(source), columns, f"site {site!r} (in memory)")
-    elif source.kind != "sql":
+        return
+    for column in source.units:
+        unit_change(source, column, schema.features.get(column))
+    if source.kind != "sql":
         with open_table(source, columns, site=site):
             pass
 

@@ -72,6 +72,12 @@ class SourceSpec(BaseModel):
     decimal: Literal[".", ","] = "."
     missing: tuple[str, ...] = ()
     """Texts that mean a missing value here, such as ``["NA", "?"]``. Empty cells always do."""
+    sentinels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """The same for single columns: ``{ chol = ["0", "-999"] }``; a whole number in any spelling."""
+    thousands: Literal[",", ".", " ", "'"] | None = None
+    """What stands between groups of three digits: ``","`` in 1,234.5."""
+    units: dict[str, str] = Field(default_factory=dict)
+    """The unit of a column here, where it differs from the schema's: ``{ chol = "mmol/L" }``."""
     table: str | None = None
     url: str | None = Field(None, repr=False)
     query: str | None = None
@@ -96,6 +102,8 @@ class SourceSpec(BaseModel):
                 "expected a file ending in .csv, .csv.gz, .tsv, .parquet or .duckdb, found "
                 f"{self.path!r}"
             )
+        if self.thousands == self.decimal:
+            raise ValueError(f"thousands and decimal are both {self.decimal!r}; they must differ")
         if self.table is not None and self.kind != "duckdb":
             raise ValueError("table goes with a .duckdb file only")
         return self
@@ -226,7 +234,7 @@ def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterato
     opening = {"csv": _open_csv, "parquet": _open_parquet, "duckdb": _open_duckdb}
     opened = opening[spec.kind](spec, path, place)
     try:
-        check_columns(list(opened.names), wanted, place)
+        check_columns(list(opened.names), [*wanted, *spec.sentinels], place)
         yield opened
     finally:
         opened.connection.close()
@@ -362,7 +370,8 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
     try:
         with driver.connect(spec.url) as server, server.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}) AS suture_rows LIMIT 0")
-            check_columns([column[0] for column in cursor.description], wanted, place)
+            found = [column[0] for column in cursor.description]
+            check_columns(found, [*wanted, *spec.sentinels], place)
             columns = ", ".join(map(quoted_name, dict.fromkeys(wanted))) or "1 AS nothing"
             cursor.execute(f"SELECT {columns} FROM ({query}) AS suture_rows")
             with closing(_connect()) as connection:

@@ -6,6 +6,7 @@ import pytest
 
 from suture.schema.clinical import (
     by_loinc,
+    convert,
     dictionary,
     plain,
     read_name,
@@ -155,3 +156,40 @@ def test_linear_conversions_are_the_published_ones():
     assert math.isclose(
         factor * 48 + offset, 6.5, abs_tol=0.05
     )  # the ADA's two cut-offs for diabetes
+
+
+@pytest.mark.parametrize(
+    ("unit", "target", "measure", "factor", "offset"),
+    [
+        # by hand, or the tables of the AMA Manual of Style (SI conversion factors)
+        ("mmol/L", "mg/dL", "cholesterol", 38.665, 0), ("mg/dL", "mmol/L", "glucose", 1 / 18.0156, 0),
+        ("µmol/L", "mg/dL", "creatinine", 1 / 88.4, 0), ("umol/l", "mg/dL", "bilirubin", 1 / 17.104, 0),
+        ("mmol/L", "mg/dL", "bun", 2.8014, 0), ("mEq/L", "mg/dL", "calcium", 2.0039, 0),
+        ("mEq/L", "mmol/L", "potassium", 1, 0), ("g/L", "g/dL", "hemoglobin", 0.1, 0),
+        ("mmol/L", "g/dL", "hemoglobin", 1.61145, 0), ("°F", "°C", "temperature", 5 / 9, -160 / 9),
+        ("kPa", "mmHg", "paco2", 7.50062, 0), ("mmol/mol", "%", "hba1c", 0.09148, 2.152),
+        ("µkat/L", "U/L", "alt", 60, 0), ("G/L", "10^3/uL", "wbc", 1, 0), ("/uL", "10*9/L", "platelets", 1e-3, 0),
+        ("lbs", "kg", "weight", 0.45359237, 0), ("inches", "cm", "height", 2.54, 0), ("fraction", "%", "fio2", 100, 0),
+        ("ng/L", "ng/mL", "troponin_i", 1e-3, 0), ("nmol/L", "ng/mL", "vitamin_d", 0.40064, 0),
+        ("months", "years", "age", 1 / 12, 0), ("mg/mmol", "mg/g", "albumin_creatinine", 8.84, 0),
+    ],
+)  # fmt: skip
+def test_units_are_converted(unit, target, measure, factor, offset):
+    found = convert(unit, target, dictionary()[measure])
+    assert found == pytest.approx((factor, offset), rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("unit", "target", "measure"),
+    [("mmHg", "mg/dL", "glucose"), ("mmol/L", "mg/dL", "crp"), ("bananas", "mg/dL", "glucose"),
+     ("mEq/L", "mmol/L", "glucose"), ("pmol/L", "mg/dL", None), ("", "mg/dL", None), ("](", "kg", None),
+     ("m" * 500, "kg", None)],
+)  # fmt: skip
+def test_what_cannot_be_converted_is_not(unit, target, measure):
+    assert convert(unit, target, measure and dictionary()[measure]) is None
+
+
+@pytest.mark.parametrize("one", MEASURES, ids=lambda one: one.name)
+def test_every_unit_of_every_measure_converts_to_its_own(one):
+    for unit in one.units:
+        assert convert(unit, one.unit, one) is not None, unit

@@ -22,13 +22,13 @@ from suture.methods.registry import build, declared
 from suture.models.network import Network, shaped
 from suture.privacy.accounting.events import (
     GAUSSIAN,
-    ZCDP,
     NormalForm,
     Step,
     add,
-    as_event,
+    amounts,
     event_to_text,
     normal_form,
+    of_amounts,
 )
 from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
@@ -333,17 +333,11 @@ def dearest(events: Sequence[DpEvent]) -> DpEvent:
     >>> dearest([ZCDpEvent(0.1), ZCDpEvent(0.3)])
     ZCDpEvent(rho=0.3, xi=0.0)
     """
-    steps: dict[Step, int] = {}
-    rho = 0.0
+    most: dict[Step, float] = {}
     for event in events:
-        form = normal_form(event)
-        rho = max(rho, sum(step.noise * count for step, count in form if step.kind == ZCDP))
-        for step, count in form:
-            if step.kind != ZCDP:
-                steps[step] = max(steps.get(step, 0), count)
-    if rho:
-        steps[Step(ZCDP, rho, 1.0)] = 1
-    return as_event(tuple(sorted(steps.items())))
+        for step, amount in amounts(normal_form(event)).items():
+            most[step] = max(most.get(step, 0.0), amount)
+    return of_amounts(most)
 
 
 def account(study: Study, world: World, method: str) -> str:

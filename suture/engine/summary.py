@@ -23,7 +23,7 @@ from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.methods.registry import declared, references
 from suture.privacy.accounting import accountant
-from suture.privacy.accounting.events import compose
+from suture.privacy.accounting.events import compose, normal_form
 from suture.privacy.software import VERSION
 from suture.privacy.statement import Facts, no_privacy_statement, statement
 from suture.schema.record import Statement
@@ -373,6 +373,8 @@ def _privacy(
         site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained
     }
     noise = {site: next(run.noise[site] for run in runs if site in run.noise) for site in trained}
+    plan = next(iter(plan_of(study, world, name).sites.values()))
+    spent = normal_form(plan.spent_after(runs[0].rounds))
     facts = Facts(
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -395,6 +397,8 @@ def _privacy(
         charters=None if world.simulated else world.terms(),
         mechanism=method.mechanism(),
         shown_layers=one.shows_layers(study.method.own(one.settings)),
+        proof=accountant.proof_of(spent, study.privacy.delta, study.privacy.accountant),
+        sums=study.protection.sum if method.needs == "secure sum" else None,
     )
     return {**statement(facts), "patients": world.sizes}
 

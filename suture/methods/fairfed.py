@@ -60,7 +60,7 @@ from suture.methods.declared import Citation, Declared, Settings, Setup
 from suture.methods.fedavg import PAPER
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
-from suture.protection.secure_sum import Grid, Share, on_grid
+from suture.protection.secure_sum import Grid, Share, gaussian_cost, on_grid
 from suture.schema.message import Field
 from suture.training.local import sampling_rate, steps
 from suture.training.mechanism import groups_of
@@ -130,7 +130,7 @@ class FairFed(Trained):
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 
     def rates_rho(self, patients: int, noise: float) -> float:
-        """What one release of the rates costs in zCDP: ``share`` of the round, the training's cost
+        """What one release of the rates costs (rho of a `Grid`): ``share`` of the round, the training's cost
         being approximated by steps q^2 (exp(1/z^2) - 1) / 2 (Dong, Roth, Su 2022, Corollary 5.4).
         Only the split rests on it, not the proof. With a release every so many rounds only, each
         may cost that many times as much.
@@ -158,8 +158,8 @@ class FairFed(Trained):
         training = local_event(self.local, size, noise)
         if noise is None or not self.asks(round_ - 1):
             return training
-        rho = self.rates_rho(size, noise)
-        return dp_accounting.ComposedDpEvent([training, dp_accounting.ZCDpEvent(rho)])
+        rates = gaussian_cost(self.rates_rho(size, noise))
+        return dp_accounting.ComposedDpEvent([training, rates])
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -174,9 +174,7 @@ class FairFed(Trained):
         if self.secure:
             words += (
                 "ASSUMPTION for the sums of risks: the server sees only totals over all "
-                f"{self.parties} hospitals (a secure "
-                "sum, which in this run was computed in one process by a party trusted not to "
-                "look), and at least "
+                f"{self.parties} hospitals (a secure sum), and at least "
                 f"{self.honest_sites} of the hospitals add their share of the noise and keep it to "
                 "themselves. The updates do "
                 "not rest on it: each carries all of its own noise. "

@@ -12,7 +12,7 @@ whole curator's noise at each.
 
 | here | there |
 |---|---|
-| noise multiplier z | one round costs rho = 1 / (2 z^2) in zCDP (docs/veil.md, Theorems 4 and 5) |
+| noise multiplier z | one round costs what one Gaussian release of z costs (docs/veil.md, Theorems 4 and 5) |
 | `local.clip` | c, the bound on a patient's summed gradient |
 | ``honest_sites`` | the number of sites whose noise is counted on |
 
@@ -90,11 +90,7 @@ class FedSgd(Method):
         self, round_: int, site: str, size: int, noise: float | None
     ) -> dp_accounting.DpEvent:
         """One noisy sum, the same in every round."""
-        return (
-            dp_accounting.NonPrivateDpEvent()
-            if noise is None
-            else dp_accounting.ZCDpEvent(1 / (2 * noise**2))
-        )
+        return Share(self.grid(noise)).event
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -103,8 +99,7 @@ class FedSgd(Method):
             f"{self.local.clip or 1.0:g}, on a "
             "grid of whole numbers, and added its share of discrete Gaussian noise. ASSUMPTION: "
             "the server sees only sums over "
-            f"the {self.parties} hospitals (a secure sum; docs/secure-sums.md says who is trusted "
-            "with what), and at least "
+            f"the {self.parties} hospitals (a secure sum), and at least "
             f"{self.honest_sites} of the hospitals add their share of the noise and keep it to "
             "themselves. A hospital's share "
             "alone does not protect its patients. Proof: docs/veil.md, Theorems 4 and 5."

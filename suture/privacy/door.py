@@ -38,7 +38,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from suture.errors import PrivacyError
-from suture.privacy.accounting.events import NON_PRIVATE, ZCDP, NormalForm, normal_form
+from suture.privacy.accounting.events import NON_PRIVATE, ROUNDING, NormalForm, amounts, normal_form
 from suture.privacy.canonical import canonical, digest
 from suture.privacy.noise.source import Array, Arrays, State, derive
 from suture.privacy.unit import Patients
@@ -341,25 +341,19 @@ def opened(payload: Payload) -> State:
 
 
 class _Left:
-    """What is left of a charge. zCDP is counted by rho, everything else step by step."""
+    """What is left of a charge, by `amounts`."""
 
     def __init__(self, charged: NormalForm) -> None:
         self.unpromised = any(step.kind == NON_PRIVATE for step, _ in charged)
-        self._steps = {step: count for step, count in charged if step.kind != ZCDP}
-        self._rho = math.fsum(step.noise * count for step, count in charged if step.kind == ZCDP)
-        self._all = self._rho
+        self._all = amounts(charged)
+        self._left = dict(self._all)
 
     def take(self, form: NormalForm, name: str) -> None:
         if self.unpromised:
             return
-        for step, count in form:
-            if step.kind == ZCDP:
-                self._rho -= step.noise * count
-                fine = self._rho >= -1e-9 * self._all
-            else:
-                self._steps[step] = self._steps.get(step, 0) - count
-                fine = self._steps[step] >= 0
-            if not fine:
+        for step, amount in amounts(form).items():
+            self._left[step] = self._left.get(step, 0.0) - amount
+            if self._left[step] < -ROUNDING * self._all.get(step, 0.0):
                 raise PrivacyError(
                     f"{name!r} costs more than was charged for this release: nothing may leave"
                 )

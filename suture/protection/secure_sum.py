@@ -11,9 +11,10 @@ Noise: the whole number for a real value c (in steps of the grid) is drawn with 
 exp(-(k - c)^2 / (2 s^2)): a discrete Gaussian *around the real value*, so that rounding is part of
 the noise and costs nothing, however coarse the grid is. With n parties of which at least h add
 theirs, the sum of the honest ones' numbers is a discrete Gaussian of variance h s^2 up to a factor
-exp(+-`wobble`), which is below 1e-14 for s of 2 steps or more and is charged all the same. Proof:
-docs/veil.md, Theorem 4, after Kairouz, Liu & Steinke 2021 ("The Distributed Discrete Gaussian
-Mechanism", arXiv:2102.06387), whose parties round first and pay for it.
+exp(+-`wobble`), and that is a randomised rounding of a *continuous* Gaussian of variance h s^2 -
+`BLUR`. So a sum costs what a Gaussian release costs, and sums compose as Gaussians do, exactly.
+Proof: docs/veil.md, Theorem 4, after Kairouz, Liu & Steinke 2021 ("The Distributed Discrete
+Gaussian Mechanism", arXiv:2102.06387), whose parties round first and pay for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent, ZCDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, NonPrivateDpEvent
 from numpy.typing import NDArray
 
 from suture.errors import PrivacyError, RunError
@@ -36,17 +37,18 @@ Words = Array
 """Whole numbers of 32 or 64 bits, or packed ones as bytes."""
 
 LEAST_SHARE = 2.0
-"""The least deviation of a party's noise in grid steps: `wobble` < 1e-14 for 300 parties."""
+"""The least deviation of a party's noise in grid steps: `wobble` < 1e-16 for 300 parties."""
 STEPS = 2.0**10
 """Grid steps in one sensitivity, where nothing else is asked for."""
-SLACK = 1e-3
-"""kappa of Theorem 4: a thousandth of rho pays for orders near 1, where wobble counts most."""
+BLUR = 2.0
+"""The variance, in steps, of the rounding in Theorem 4: what it takes off the noise's own."""
 MOST = 2.0**62
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How reals become whole numbers under noise that costs ``rho``-zCDP at this L2 sensitivity.
+    """How reals become whole numbers under noise that costs ``rho`` at this L2 sensitivity: as much
+    as a Gaussian release of noise multiplier (2 rho)^-1/2, so that rho adds up.
 
     Without ``rho`` there is no noise and no promise. ``honest`` is the number of parties whose
     noise is relied on. ``step`` is the public distance of two grid points in real units (default: a
@@ -77,12 +79,14 @@ class Grid:
         """Deviation of a party's noise in grid steps: ``honest`` of them cost at most rho."""
         if self.rho is None:
             return 0.0
-        # rho = (1 + kappa) (Delta^2 / (2 h s^2) + 2 size wobble / kappa): Theorem 4. Wobble falls
-        # with s, so its value at the least s serves for every s.
-        spare = self.rho / (1 + SLACK) - 2 * self.size * wobble(LEAST_SHARE, self.honest) / SLACK
-        if spare <= 0:
-            raise PrivacyError(f"no noise on this grid costs as little as rho = {self.rho:g}")
-        return max(LEAST_SHARE, self.steps * self.sensitivity / math.sqrt(2 * self.honest * spare))
+        # Theorem 4: mu = Delta / sqrt(h s^2 - BLUR) + 4 w. Wobble falls with s, so its value at the
+        # least s serves for every s.
+        mu = math.sqrt(2 * self.rho)
+        w = self.size * (wobble(LEAST_SHARE, self.honest) + wobble(math.sqrt(BLUR), 1))
+        if w > 1e-6 * min(mu, 1 / mu):
+            raise PrivacyError(f"no noise on this grid is proven to cost rho = {self.rho:g}")
+        variance = (self.steps * self.sensitivity / (mu - 4 * w)) ** 2 + BLUR
+        return max(LEAST_SHARE, math.sqrt(variance / self.honest))
 
     @property
     def noise(self) -> float:
@@ -124,7 +128,7 @@ class Share:
 
     @property
     def event(self) -> DpEvent:
-        return NonPrivateDpEvent() if self.grid.rho is None else ZCDpEvent(self.grid.rho)
+        return gaussian_cost(self.grid.rho)
 
     @property
     def size(self) -> int:
@@ -136,6 +140,15 @@ class Share:
 
     def noised(self, total: Floats, key: bytes) -> Words:
         return self.grid.share(total, key)
+
+
+def gaussian_cost(rho: float | None) -> DpEvent:
+    """The event of a `Grid`'s noise: rho is half of a Gaussian's squared mu. None: no promise.
+
+    >>> gaussian_cost(0.5)
+    GaussianDpEvent(noise_multiplier=1.0)
+    """
+    return NonPrivateDpEvent() if rho is None else GaussianDpEvent((2 * rho) ** -0.5)
 
 
 def on_grid(values: Floats, steps: float, size: int) -> Floats:
@@ -154,7 +167,7 @@ def wobble(deviation: float, parties: int) -> float:
     With eta(r) = 2 sum over m of exp(-2 pi^2 r^2 m^2), Theorem 4 adds -log(1 - eta) for every party
     and for every sum of two.
 
-    >>> wobble(2.0, 300) < 1e-14, round(wobble(0.5, 1), 4)
+    >>> wobble(2.0, 300) < 1e-16, round(wobble(0.5, 1), 4)
     (True, 0.0146)
     """
     eta = [2 * math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, parties)]

@@ -82,7 +82,7 @@ def _privacy_words(privacy: Statement) -> dict[str, object]:
         "Unit of privacy": privacy["unit"],
         "Neighbouring data": privacy["neighbours"],
         "Sampling": privacy["sampling"],
-        "Accountant": (privacy["accountant"] or "").upper(),
+        "Accountant": words.ACCOUNTANTS.get(privacy["accountant"] or "", ""),
         "Budget": "" if budget is None else f"ε = {budget:g}",
         "Proven, worst hospital": proven,
         "Source of noise": privacy["noise_source"],

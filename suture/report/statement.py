@@ -20,9 +20,8 @@ from pathlib import Path
 
 from suture.errors import RunError
 from suture.report.shell import fill, put
-from suture.report.words import NONE, Found, delta, epsilon, finite, moment, tidy
+from suture.report.words import ACCOUNTANTS, NONE, Found, delta, epsilon, finite, moment, tidy
 
-ACCOUNTANTS = {"pld": "PLD", "rdp": "RDP", "basic": "basic"}
 MOST_ROWS = 12
 MOST_REFUSALS = 6
 NOT_COVERED = (

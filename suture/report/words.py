@@ -57,6 +57,12 @@ NO_PRIVACY = (
 )
 SHOWN = 6
 """How many notes are shown before the rest is folded away."""
+ACCOUNTANTS = {
+    "pld": "PLD",
+    "rdp": "RDP",
+    "basic": "basic",
+    "gaussian": "Gaussian, exact",
+}
 FEW = 3
 """A note that at most this many hospitals share is kept as it is."""
 _NOTE = re.compile(

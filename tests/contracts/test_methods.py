@@ -85,18 +85,18 @@ class TestEveryMethod:
         if noise is None or name in NOT_PRIVATE:
             assert event == dp_accounting.NonPrivateDpEvent()
         elif name == "fedsgd":
-            assert event == dp_accounting.ZCDpEvent(1 / (2 * noise**2))
+            assert event == dp_accounting.GaussianDpEvent(pytest.approx(noise))
         elif (
             name == "veil"
         ):  # its first round asks for the rate: a twentieth of what all 100 rounds cost
-            assert event == dp_accounting.ZCDpEvent(pytest.approx(0.05 * 100 / (2 * noise**2)))
+            assert event == dp_accounting.GaussianDpEvent(pytest.approx(noise * 5**-0.5))
         else:
             step = dp_accounting.PoissonSampledDpEvent(8 / 40, dp_accounting.GaussianDpEvent(noise))
             training = dp_accounting.SelfComposedDpEvent(step, 5)
             if name == "fairfed":  # the group rates beside it: their share of the round
                 rho = 0.1 / 0.9 * 5 * (8 / 40) ** 2 * np.expm1(1 / noise**2) / 2
                 training = dp_accounting.ComposedDpEvent(
-                    [training, dp_accounting.ZCDpEvent(pytest.approx(rho))]
+                    [training, dp_accounting.GaussianDpEvent(pytest.approx((2 * rho) ** -0.5))]
                 )
             assert event == training
 

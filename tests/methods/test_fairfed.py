@@ -172,20 +172,19 @@ def test_one_patient_moves_what_is_sent_by_at_most_the_bounds(
 
 
 def test_the_cost_is_the_composition_in_the_notes() -> None:
-    """Full batch: mu^2 = T (1/sigma^2 + 1/sigma_s^2); zCDP says at least as much, and a tenth goes
-    to the rates."""
+    """Full batch: mu^2 = T (1/sigma^2 + 1/sigma_s^2), exactly, and a tenth goes to the rates."""
     fair = method(share=0.1)
     event = fair.round_event(1, "a", 500, 8.0)
     training, rates = event.events
     assert training == dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(1.0, dp_accounting.GaussianDpEvent(8.0)), 1
     )
-    mu_s = np.sqrt(2 * rates.rho)
+    mu_s = 1 / rates.noise_multiplier
     assert mu_s**2 / (mu_s**2 + 1 / 64) == pytest.approx(0.1)
     rounds = 30
     exact = get_epsilon_gaussian(1 / np.sqrt(rounds * (1 / 64 + mu_s**2)), 1e-5)
     proven = epsilon(dp_accounting.SelfComposedDpEvent(event, rounds), 1e-5)
-    assert exact <= proven < 1.12 * exact
+    assert proven == pytest.approx(exact, rel=1e-6)
     assert isinstance(fair.round_event(1, "a", 500, None), dp_accounting.NonPrivateDpEvent)
 
 

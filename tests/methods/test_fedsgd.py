@@ -70,12 +70,12 @@ def test_the_sum_carries_the_noise_of_one_curator():
     assert low < squares / planned < high
 
 
-def test_the_event_is_zcdp_and_the_same_every_round():
+def test_the_event_is_a_gaussian_and_the_same_every_round():
     method = make()
     assert (
         method.round_event(1, "a", 7, 2.0)
         == method.round_event(3, "b", 70, 2.0)
-        == dp_accounting.ZCDpEvent(1 / 8)
+        == dp_accounting.GaussianDpEvent(2.0)
     )
     assert method.round_event(1, "a", 7, None) == dp_accounting.NonPrivateDpEvent()
     assert "at least 1 of the hospitals add their share" in method.mechanism()

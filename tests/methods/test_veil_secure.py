@@ -17,7 +17,7 @@ from suture.privacy.door import rehearse
 from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
-from suture.protection.secure_sum import LEAST_SHARE, SLACK, SecureSum, unpack_words, wobble
+from suture.protection.secure_sum import BLUR, LEAST_SHARE, SecureSum, unpack_words
 from suture.protection.terms import ProtectionSpec
 from suture.schema.message import check_message
 from suture.study import Study
@@ -86,14 +86,14 @@ def test_every_hospital_pays_the_same_in_all(teams, rounds):
                 == resting
                 == (not any(site in group for group in groups))
             )
-            spent[site] += 0.0 if resting else event.rho
-    assert list(spent.values()) == pytest.approx([rounds / (2 * 3.0**2)] * 40)
+            spent[site] += 0.0 if resting else event.noise_multiplier**-2
+    assert list(spent.values()) == pytest.approx([rounds / 3.0**2] * 40)
 
 
 @pytest.mark.parametrize("phase", ["moments", "look", "curvature", "step"])
 def test_the_pieces_of_a_message_cost_what_the_phase_is_charged(phase):
-    """Theorem 4 with every number: the honest half's noise, the wobble, the sensitivity in
-    steps."""
+    """Theorem 4 with every number: the honest half's noise less the rounding's, the sensitivity
+    in steps."""
     method = Veil(plain(30), "secure", 6, concepts=9, teams=TEAMS)
     rho = method.phase_rho(phase, 20.0)
     found = method._layout(phase, 0, 9, -2.0, rho)
@@ -104,9 +104,8 @@ def test_the_pieces_of_a_message_cost_what_the_phase_is_charged(phase):
         assert grid.honest == -(-parties // 2)
         assert grid.deviation >= LEAST_SHARE
         delta = grid.sensitivity * grid.steps
-        cost = delta**2 / (2 * grid.honest * grid.deviation**2)
-        total += (1 + SLACK) * (cost + 2 * grid.size * wobble(grid.deviation, grid.honest) / SLACK)
-    assert total <= rho * (1 + 1e-12)
+        total += delta**2 / (2 * (grid.honest * grid.deviation**2 - BLUR))
+    assert total <= rho * (1 + 1e-9)
     assert total > 0.9 * rho or any(piece.grid.deviation == LEAST_SHARE for piece in found.pieces)
 
 

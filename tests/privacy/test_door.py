@@ -6,13 +6,21 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, ZCDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    ZCDpEvent,
+)
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suture.errors import PrivacyError
 from suture.models.dense import Dense
 from suture.privacy import door
+from suture.privacy.accounting.events import normal_form
 from suture.privacy.door import LOCAL, Context, Sealed, Session, opened, protected, root_key
 from suture.privacy.noise.mechanisms import Counts, Pick
 from suture.privacy.noise.source import seeded_key
@@ -94,8 +102,9 @@ class TestCharge:
     @pytest.mark.parametrize(
         ("mechanism", "charged"),
         [
-            (SHARE, ZCDpEvent(0.499)),
-            (SHARE, GaussianDpEvent(0.1)),
+            (SHARE, ZCDpEvent(9.0)),
+            (SHARE, GaussianDpEvent(1.001)),
+            (SHARE, PoissonSampledDpEvent(0.5, GaussianDpEvent(0.1))),
             (Counts(8, 1.0, 5.0), GaussianDpEvent(5.1)),
             (Counts(8, 1.0, 5.0), ZCDpEvent(9.0)),
             (Pick(2, 8, 0.5), ZCDpEvent(0.4)),
@@ -132,10 +141,37 @@ class TestCharge:
 
     def test_zcdp_is_counted_by_rho(self):
         open_ = session(charged=ZCDpEvent(0.5))
+        for part in range(5):
+            open_.release(str(part), Pick(2, 8, 0.1), every_row)
+        with pytest.raises(PrivacyError, match="costs more"):
+            open_.release("more", Pick(2, 8, 0.001), never)
+
+    def test_gaussian_releases_are_counted_by_their_precision(self):
+        open_ = session(charged=GaussianDpEvent(1.0))
         for part in range(10):
             open_.release(str(part), Share(Grid(1.0, 0.05, 8)), every_row)
         with pytest.raises(PrivacyError, match="costs more"):
             open_.release("more", Share(Grid(1.0, 0.001, 8)), never)
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.floats(0.5, 6.0), min_size=1, max_size=4), st.lists(st.floats(0.5, 6.0)))
+    def test_what_the_door_lets_out_costs_no_more_than_was_charged(self, charged, asked):
+        """By the library's own accountant of loss distributions (its grid errs by 1e-3 at most)."""
+        left = door._Left(normal_form(ComposedDpEvent([GaussianDpEvent(z) for z in charged])))
+        taken = []
+        for noise in asked:
+            try:
+                left.take(normal_form(GaussianDpEvent(noise)), "x")
+            except PrivacyError:
+                break
+            taken.append(noise)
+
+        def cost(noises):
+            accountant = PLDAccountant()
+            accountant.compose(ComposedDpEvent([GaussianDpEvent(z) for z in noises]))
+            return accountant.get_epsilon(1e-5)
+
+        assert not taken or cost(taken) <= cost(charged) + 1e-3
 
     def test_a_name_is_used_once(self):
         open_ = session(charged=ComposedDpEvent([SHARE.event, SHARE.event]))

@@ -68,16 +68,16 @@ SITES = [f"site {i}" for i in range(20)]
 def test_the_decoded_noise_has_the_planned_central_variance(gone, stage):
     """20 sites, 14 must stay, each adds 1/14 of the central variance: with 14 in the sum the noise
     is the planned one, with s it is s/14 of it. The planned one is a central Gaussian's for rho =
-    0.5, and a thousandth more for being discrete. 20,000 entries, chi-squared on both sides; a
+    0.5, and two squared grid steps for being discrete. 40,000 entries, chi-squared on both sides; a
     false alarm once in 10,000."""
-    size = 20_000
+    size = 40_000
     grid = Grid(sensitivity=1.0, rho=0.5, size=size, honest=14)
     values = {s: np.random.default_rng(i).normal(size=size) for i, s in enumerate(SITES)}
     words = {s: {"g": grid.share(values[s], derive(seeded_key(31, gone, stage), s))} for s in SITES}
     total = secure_total(words, leave={stage: SITES[:gone]}, key=seeded_key(1))
     stayed = len(total.survivors)
     assert stayed == (20 if stage == "unmask" else 20 - gone)
-    planned = 1.0**2 / (2 * 0.5) * 1.001
+    planned = 1.0**2 / (2 * 0.5) + 2 / 1024**2
     assert grid.noise**2 == pytest.approx(planned, rel=1e-8)
     noise = grid.open(total.words["g"]) - sum(values[s] for s in total.survivors)
     statistic = float(np.sum(noise**2)) / (planned * stayed / 14)

@@ -45,7 +45,7 @@ def test_the_page_holds_every_figure_and_no_count_of_patients():
     page = render(overview(ledger()), written=WRITTEN)
     assert re.search(
         r"<th "
-        r"scope=\"row\">cardio/fedavg</th><td>6\.00</td><td>6\.00</td><td>1e-5</td><td>PLD</td><td>40</td>",
+        r"scope=\"row\">cardio/fedavg</th><td>6\.00</td><td>6\.00</td><td>1e-5</td><td>Gaussian, exact</td><td>40</td>",
         page,
     )
     assert "lifetime budget" in page

@@ -21,8 +21,9 @@ The first two are in this file, the third in `veil_secure.py` (what a site sends
 | `quorum` | tau; here in standard deviations of what random votes would give, because tau = k/d is what chance gives |
 | `weights`, `bias` | W; the paper has no bias |
 
-The noise multiplier z of a site means: its whole training costs rho = rounds / (2 z^2) in zCDP, as
-much as that many Gaussian releases of multiplier z. `SHARES` says which phase gets how much of rho.
+The noise multiplier z of a site means: its whole training costs as much as ``rounds`` Gaussian
+releases of multiplier z, rho = rounds / (2 z^2) in all. `SHARES` says which phase gets how much of
+rho. Sums cost exactly what Gaussian releases cost; votes are rho-zCDP.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from suture.models.dense import dense_only
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.noise.mechanisms import Pick
 from suture.privacy.unit import Patients
-from suture.protection.secure_sum import Grid, Share
+from suture.protection.secure_sum import Grid, Share, gaussian_cost
 from suture.schema.message import Field, UpTo
 from suture.training import contributions as statistics
 
@@ -150,8 +151,8 @@ class Veil(Method):
         return self.teams.least(group, self.honest) if self.teams.sizes else self.honest_sites
 
     def phase_rho(self, phase: str, noise: float) -> float:
-        """What one answer to a phase costs in zCDP at this noise multiplier; nothing where nothing
-        is asked.
+        """What one answer to a phase costs at this noise multiplier, as a rho that adds up; nothing
+        where nothing is asked.
 
         With several teams a hospital either measures curvature or answers for moments and looks:
         what it is not asked for does not cost it anything, so that it pays with those shares for
@@ -225,9 +226,12 @@ class Veil(Method):
     ) -> dp_accounting.DpEvent:
         """What round 1, 2, ... of the schedule costs this hospital."""
         phase = self.phase(round_, site)
-        return _zcdp(
-            0.0 if phase == "rest" else None if noise is None else self.phase_rho(phase, noise)
-        )
+        if phase == "rest":
+            return dp_accounting.NoOpDpEvent()
+        rho = None if noise is None else self.phase_rho(phase, noise)
+        if phase == "vote":
+            return Pick(self.picks, len(self.dictionary), rho).event
+        return gaussian_cost(rho)
 
     def mechanism(self) -> str:
         """For the privacy statement."""
@@ -251,9 +255,7 @@ class Veil(Method):
             ]
             words += (
                 f"ASSUMPTION: the server sees only sums over at least {min(sums)} and at most "
-                f"{max(sums)} hospitals (secure "
-                "sums, which in this run were computed in one process by a party trusted not to "
-                "look), and of the hospitals "
+                f"{max(sums)} hospitals (secure sums), and of the hospitals "
                 f"in every sum at least {self.honest:.0%} add their share of the noise and keep it "
                 "to themselves. A hospital's "
                 "share alone does not protect its patients. "
@@ -632,9 +634,3 @@ DECLARED = Declared(
     suits=suits,
     model="concepts",
 )
-
-
-def _zcdp(rho: float | None) -> dp_accounting.DpEvent:
-    if rho == 0:
-        return dp_accounting.NoOpDpEvent()
-    return dp_accounting.NonPrivateDpEvent() if rho is None else dp_accounting.ZCDpEvent(rho)

@@ -67,6 +67,8 @@ from suture.privacy.accounting.events import (
 
 Floats = NDArray[np.float64]
 ACCOUNTANTS = ("pld", "rdp", "basic")
+EXACT = "gaussian"
+"""What a figure of Gaussian releases without sampling rests on: their exact composition."""
 
 _FEW, _MANY = 1 + np.geomspace(0.011, 1.4, 100), [64, 96, 128, 192, 256, 512, 1024]
 _ORDERS = np.concatenate((_FEW, np.arange(2.5, 12, 0.1), np.arange(12, 64), _MANY))
@@ -130,18 +132,32 @@ def _epsilon(form: NormalForm, delta: float, accountant: str) -> float:
         return 0.0
     if any(step.kind == NON_PRIVATE for step, _ in form):
         return math.inf
-    if accountant == "rdp" or (accountant == "pld" and any(step.kind == ZCDP for step, _ in form)):
+    way = proof_of(form, delta, accountant)
+    if way == "rdp":
         return _renyi(form, delta)
-    if accountant == "basic":
+    if way == "basic":
         steps = sum(count for _, count in form)
         return float(sum(count * _one_step(step, delta / steps) for step, count in form))
-    if all(step.kind == GAUSSIAN and step.rate == 1 for step, _ in form):
+    if way == EXACT:
         return _gaussian(sum(count / step.noise**2 for step, count in form) ** -0.5, delta)
-    tails = loss_tails(form)
-    if max(tail.slack for tail in tails) > delta / 2:
-        # With this many steps the FFT's rounding could exceed delta; RDP has no such limit.
-        return _renyi(form, delta)
-    return max(tail.epsilon(delta) for tail in tails)
+    return max(tail.epsilon(delta) for tail in loss_tails(form))
+
+
+def proof_of(form: NormalForm, delta: float, accountant: str) -> str:
+    """Which theorem an accountant's figure rests on: itself, and for ``pld`` also `EXACT` or "rdp".
+
+    >>> proof_of(((Step(GAUSSIAN, 2.0, 1.0), 5),), 1e-5, "pld"), proof_of(((Step(ZCDP, 0.1, 1.0), 2),), 1e-5, "pld")
+    ('gaussian', 'rdp')
+    """
+    kinds = {step.kind for step, _ in form}
+    if accountant != "pld" or NON_PRIVATE in kinds:
+        return accountant
+    if ZCDP in kinds:
+        return "rdp"
+    if all(step.kind == GAUSSIAN and step.rate == 1 for step, _ in form):
+        return EXACT
+    # With too many steps the FFT's rounding could exceed delta; RDP has no such limit.
+    return "rdp" if max(tail.slack for tail in loss_tails(form)) > delta / 2 else "pld"
 
 
 def _gaussian(noise: float, delta: float) -> float:

@@ -82,6 +82,46 @@ def times(form: NormalForm, count: int) -> NormalForm:
     return tuple((step, taken * count) for step, taken in form) if count else ()
 
 
+def amounts(form: NormalForm) -> dict[Step, float]:
+    """What a form takes of a charge or of a plan, by kind: the count of every step, but the sum of
+    1/noise^2 for Gaussian releases of everyone, and the sum of rho for zCDP.
+
+    A Gaussian release is as good as k releases of the same question whose 1/noise^2 adds up to its
+    own, so whoever may have the k may have it; for zCDP rho bounds every Renyi divergence likewise.
+
+    >>> list(amounts(((Step(GAUSSIAN, 2.0, 0.1), 5), (Step(GAUSSIAN, 2.0, 1.0), 3))).values())
+    [5.0, 0.75]
+    >>> amounts(((Step(ZCDP, 0.1, 1.0), 2), (Step(ZCDP, 0.3, 1.0), 1)))
+    {Step(kind='zcdp', noise=1.0, rate=1.0): 0.5}
+    """
+    found: dict[Step, float] = {}
+    for step, count in form:
+        amount, key = float(count), step
+        if step.kind == ZCDP:
+            amount, key = count * step.noise, Step(ZCDP, 1.0, 1.0)
+        elif step.kind == GAUSSIAN and step.rate == 1:
+            amount, key = count / step.noise**2, Step(GAUSSIAN, 1.0, 1.0)
+        found[key] = found.get(key, 0.0) + amount
+    return found
+
+
+def of_amounts(found: Mapping[Step, float]) -> DpEvent:
+    """An event that takes these amounts."""
+    counts: dict[Step, int] = {}
+    for step, amount in found.items():
+        if step.kind == ZCDP:
+            counts[Step(ZCDP, amount, 1.0)] = 1
+        elif step.kind == GAUSSIAN and step.rate == 1:
+            counts[Step(GAUSSIAN, amount**-0.5, 1.0)] = 1
+        else:
+            counts[step] = round(amount)
+    return as_event(tuple(sorted(counts.items())))
+
+
+ROUNDING = 1e-9
+"""The same amount, added up in another order, may differ by this much of itself."""
+
+
 def compose(events: Iterable[tuple[DpEvent, int]]) -> DpEvent:
     """One event for several, each with its count; equal steps are merged.
 

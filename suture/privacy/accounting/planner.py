@@ -43,10 +43,11 @@ from suture.privacy.accounting.accountant import ACCOUNTANTS, epsilon_of
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     NON_PRIVATE,
-    ZCDP,
+    ROUNDING,
     NormalForm,
     Step,
     add,
+    amounts,
     as_event,
     compose,
     event_from_json,
@@ -119,22 +120,18 @@ def promise_from_text(text: str) -> tuple[Budget, NormalForm | None]:
 
 
 def within(total: NormalForm, plan: NormalForm) -> bool:
-    """Whether everything in ``total`` is in the plan: kind by kind, and rho-zCDP by the sum of rho.
+    """Whether everything in ``total`` is in the plan, by `amounts`.
 
-    >>> plan = ((Step("gaussian", 2.0, 0.1), 5), (Step(ZCDP, 0.1, 1.0), 3))
-    >>> within(((Step("gaussian", 2.0, 0.1), 5), (Step(ZCDP, 0.3, 1.0), 1)), plan)
+    >>> plan = ((Step("gaussian", 2.0, 0.1), 5), (Step("zcdp", 0.1, 1.0), 3), (Step("gaussian", 2.0, 1.0), 4))
+    >>> within(((Step("gaussian", 2.0, 0.1), 5), (Step("zcdp", 0.3, 1.0), 1), (Step("gaussian", 1.0, 1.0), 1)), plan)
     True
     >>> within(((Step("gaussian", 2.0, 0.1), 6),), plan), within(((Step("gaussian", 9.0, 0.1), 1),), plan)
     (False, False)
     """
-    planned = dict(plan)
-    over = {step.kind for step, count in total if count > planned.get(step, 0)}
-    asked, allowed = (
-        math.fsum(step.noise * count for step, count in form if step.kind == ZCDP)
-        for form in (total, plan)
+    allowed = amounts(plan)
+    return all(
+        amount <= allowed.get(step, 0.0) * (1 + ROUNDING) for step, amount in amounts(total).items()
     )
-    # The slack is relative, for the same rho that was added up in another order.
-    return not over or (over == {ZCDP} and asked <= allowed * (1 + 1e-9))
 
 
 def largest(

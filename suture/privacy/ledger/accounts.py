@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from suture.errors import LedgerError, PrivacyError
-from suture.privacy.accounting.accountant import epsilon_of
+from suture.privacy.accounting.accountant import epsilon_of, proof_of
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     NON_PRIVATE,
@@ -68,6 +68,11 @@ class Account:
     def epsilon(self) -> float:
         """What was spent, by the account's own accountant and delta."""
         return epsilon_of(self.spent, self.budget.delta, self._by)
+
+    @property
+    def proof(self) -> str:
+        """What computed ``epsilon``: the accountant, or the exact figure in its place."""
+        return proof_of(self.spent, self.budget.delta, self._by) if self.spent else self._by
 
     @property
     def theorem(self) -> str:

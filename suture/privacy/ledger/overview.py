@@ -165,7 +165,7 @@ def _account(name: str, account: Account, rows: list[Entry]) -> Facts:
         "promised": budget.promises,
         "budget": budget.epsilon if budget.promises else None,
         "delta": budget.delta,
-        "accountant": budget.accountant,
+        "accountant": account.proof,
         "epsilon": _up(account.epsilon),
         "theorem": account.theorem,
         "planned": account.plan is not None,

@@ -183,6 +183,8 @@ def public_of(study: Study, world: World) -> Public:
         masked=study.protection.sum == "masked",
         images=world.schema.image is not None,
         scaling=study.model.scaling,
+        delta=study.privacy.delta if study.privacy else 1e-5,
+        honest=study.protection.honest_of(len(world.sizes)),
     )
 
 

@@ -125,6 +125,10 @@ class Public:
     masked: bool = False
     images: bool = False
     scaling: str = "bounds"
+    delta: float = 1e-5
+    honest: int = 1
+    """Of how many sites a sum's noise is counted on, by what [protection] says of dropouts and
+    colluders."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Own = TypeVar("Own", bound="Settings")
 _MODULES = {
+    "additive": "additive",
     "fedavg": "fedavg",
     "fedprox": "fedprox",
     "fedadam": "fedopt",

@@ -16,15 +16,21 @@ In the distance, t is how far the value lies outside the normal range and ``widt
 that range: 0 inside, one half at one width beyond, never more than 1. Every concept's value lies in
 [-1, 1] whatever a row holds: the sensitivity in docs/veil.md rests on that. A missing value is 0 in
 every concept of its feature but the one for missing values.
+
+`terms` gives the same features in another form, made for noisy gradients (docs/additive.md): a
+number as a straight line through the middle of its normal range and as two hinges, each of which
+starts at a normal limit and reaches 1 at the declared bound, on a logarithmic scale where the bound
+is far from normal.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, Literal, TypeVar
 
@@ -36,6 +42,8 @@ from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 
 Kind = Literal["value", "below", "above", "low", "high", "is", "missing"]
 NONE = -1
+FAR = 4.0
+"""A bound beyond so many times the upper normal limit asks for a logarithmic scale."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -55,6 +63,10 @@ class Concept:
     unit: str = ""
     protected: bool = False
     proxy: bool = False
+    straight: bool = False
+    """Of `terms`: a line or hinge that reaches 1 after ``width``."""
+    log: tuple[float, float] | None = None
+    """Of `terms`: the scale is log(first + second * encoded value)."""
 
     @property
     def caution(self) -> str:
@@ -111,7 +123,9 @@ class Concepts:
         out = np.empty((len(x), len(wanted)), np.float32)
         for j, concept in enumerate(wanted):
             found, at = x[:, concept.column], np.float32(concept.at)
-            if concept.kind == "low":
+            if concept.straight:
+                found = _straight(concept, found)
+            elif concept.kind == "low":
                 found = (found < at).astype(np.float32)
             elif concept.kind == "high":
                 found = (found > at).astype(np.float32)
@@ -150,6 +164,67 @@ def dictionary(schema: Schema) -> Concepts:
         items += _of_feature(name, feature, column, missing)
         column += width + marked
     return Concepts(column, tuple(items))
+
+
+def terms(schema: Schema) -> Concepts:
+    """The terms of an additive model: of each number a line and two hinges, of the others the
+    declared values. No concept says whether a value is missing.
+
+    >>> rate = Number(low=0, high=32, normal=(8, 24), unit="/min")
+    >>> known = terms(Schema(features={"rate": rate, "sex": Category(values=("F", "M"))}))
+    >>> [concept.name for concept in known.items]
+    ['Rate', 'Rate, below 8 /min', 'Rate, above 24 /min', 'Sex: F', 'Sex: M']
+    >>> known.matrix(np.array([[-1.0, 0, 1, 0, 0], [0.75, 0, 0, 0, 1]], np.float32)).tolist()
+    [[-1.0, 1.0, 0.0, 1.0, 0.0], [0.75, 0.0, 0.5, 0.0, 0.0]]
+    """
+    items: list[Concept] = []
+    for concept in dictionary(schema).items:
+        feature = schema.features[concept.feature]
+        if isinstance(feature, Number) and concept.kind == "value":
+            items += _straight_terms(concept, feature)
+        elif concept.kind == "is":
+            items.append(concept)
+    return Concepts(dictionary(schema).inputs, tuple(items))
+
+
+def _straight_terms(value: Concept, feature: Number) -> list[Concept]:
+    """A line and two hinges of one number, from its concept "value"."""
+    low, high, log = feature.low, feature.high, None
+    normal = feature.normal
+    if normal is None:
+        middle, start, end = (low + high) / 2, low + (high - low) / 3, high - (high - low) / 3
+    else:
+        start, end = normal
+        middle = (start + end) / 2
+        if low >= 0 and high > FAR * end:
+            # log(1 + v / middle): defined at 0, and even on both sides of what is normal.
+            half = (high - low) / 2
+            log = (1 + (low + half) / middle, half / middle)
+
+    def scale(number: float) -> float:
+        return math.log1p(number / middle) if log else 2 * (number - low) / (high - low) - 1
+
+    at, bottom, top = scale(middle), scale(low), scale(high)
+    found = [replace(value, at=at, width=max(top - at, at - bottom), straight=True, log=log)]
+    sides: tuple[tuple[Kind, float, float], ...] = (("below", start, bottom), ("above", end, top))
+    for kind, limit, bound in sides:
+        width = abs(bound - scale(limit))
+        if width > 0:
+            name = f"{value.name}, {kind} {limit:.4g} {value.unit}".strip()
+            found.append(replace(found[0], name=name, kind=kind, at=scale(limit), width=width))
+    return found
+
+
+def _straight(concept: Concept, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    # In double precision: a logarithm's last bit may depend on where in memory a row stands.
+    wide = x.astype(np.float64)
+    if concept.log is not None:
+        wide = np.log(concept.log[0] + concept.log[1] * wide)
+    away = (wide - concept.at) / concept.width
+    if concept.kind == "below":
+        away = -away
+    least = -1 if concept.kind == "value" else 0
+    return np.clip(away, least, 1).astype(np.float32)
 
 
 def plain(width: int) -> Concepts:

@@ -105,7 +105,8 @@ class ProtectionSpec(BaseModel):
     threshold: float = Field(default=THRESHOLD, ge=0.5, lt=1)
     """Masked: more than this share of a round's sites must stay, or nothing is opened."""
     colluders: int = Field(default=1, ge=0)
-    """Masked: so many sites may side with the server; the promise relies on none of their noise."""
+    """So many sites may side with the server, or look for themselves; the promise relies on none of
+    their noise."""
     spare: int = Field(default=3, ge=0)
     """Masked: extra rounds to plan for. A sum that breaks off after the masks uses one up."""
     word: Literal[32, 64] = 32
@@ -133,6 +134,16 @@ class ProtectionSpec(BaseModel):
     def spare_rounds(self) -> int:
         """Rounds that are planned and paid for besides the method's own."""
         return self.spare if self.sum == "masked" else 0
+
+    def honest_of(self, sites: int) -> int:
+        """Of how many sites' noise a sum can be counted on: of those that stay at least, less those
+        that may collude.
+
+        >>> ProtectionSpec().honest_of(12), ProtectionSpec(sum="masked").honest_of(12)
+        (11, 8)
+        """
+        stay = threshold_of(sites, self.threshold) if self.sum == "masked" else sites
+        return max(1, stay - self.colluders)
 
     @property
     def plain(self) -> bool:

@@ -136,14 +136,14 @@ class Result:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a
         DataFrame)."""
         from suture.methods.registry import declared
-        from suture.models.concepts import dictionary
         from suture.models.network import rebuilt
         from suture.schema.table import Schema
         from suture.site.reading import encode_rows
 
-        x = encode_rows(columns, Schema.parse(self.data["model"]["schema"]))
-        if declared(self.data["method"]).model == "concepts":
-            known = dictionary(Schema.parse(self.data["model"]["schema"]))
+        schema, method = Schema.parse(self.data["model"]["schema"]), declared(self.data["method"])
+        x = encode_rows(columns, schema)
+        if method.model == "concepts":
+            known = method.concepts(schema)
             logit = (
                 known.matrix(x).astype(np.float64) @ self.model["weights"] + self.model["bias"][0]
             )

@@ -16,7 +16,7 @@ import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -27,6 +27,9 @@ from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
 from suture.schema.table import Classes, Positive, Schema
 from suture.site.sources import ConsentSpec, SourceSpec
+
+if TYPE_CHECKING:
+    from suture.methods.declared import Public
 
 FROZEN = ConfigDict(frozen=True, extra="forbid")
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^/\\\x00-\x1f]+$")]
@@ -253,6 +256,41 @@ class Study(BaseModel):
         if isinstance(fields, dict) and isinstance(fields.get("cohort"), str):
             fields = {**fields, "cohort": {"name": fields["cohort"]}}
         return fields
+
+    @model_validator(mode="after")
+    def _recommended(self) -> Study:
+        """A study that asks for the recommended method *is* the study of that method: what a site
+        pins and a charter approves says which one, with which settings."""
+        if self.method.name == registry.RECOMMENDED:
+            object.__setattr__(self, "method", registry.recommend(self.method, self._facts()))
+        return self
+
+    def _facts(self) -> Public:
+        """What is public about the federation before anybody is asked."""
+        from suture import cohorts
+        from suture.methods.declared import Public
+
+        schema, sites, classes = self.table, {site.name: site.patients for site in self.sites}, 2
+        if self.cohort is not None:
+            built = cohorts.load(self.cohort.name, self.seed, **self.cohort.options())
+            kept = 1 - self.evaluation.holdout
+            schema, sites = built.schema, {name: int(kept * n) for name, n in built.sizes.items()}
+            classes = built.classes if isinstance(built.classes, int) else len(built.classes)
+        sizes = {name: size for name, size in sites.items() if size is not None}
+        known = len(sizes) == len(sites)
+        return Public(
+            schema,
+            len(sites),
+            sum(sizes.values()) if known else Public.patients,
+            sizes if known else {},
+            classes=len(self.classes) or classes,
+            epsilon=self.privacy.epsilon if self.privacy else None,
+            masked=self.protection.sum == "masked",
+            images=schema is not None and schema.image is not None,
+            scaling=self.model.scaling,
+            delta=self.privacy.delta if self.privacy else Public.delta,
+            honest=self.protection.honest_of(len(sites)),
+        )
 
     @model_validator(mode="after")
     def _settings(self) -> Study:

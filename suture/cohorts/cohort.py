@@ -37,6 +37,19 @@ class Cohort:
     generated: bool = True
     classes: int | tuple[str, ...] = 2  # how many outcomes there are, or their labels in order
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many patients each site has."""
+        column = self.schema.patient
+        return {
+            site.name: len(np.unique(site.table[column])) if column else _rows(site.table)
+            for site in self.sites
+        }
+
+
+def _rows(table: Columns) -> int:
+    return len(next(iter(table.values())))
+
 
 def rows(table: Columns, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:
     """Some rows of a table."""
@@ -45,7 +58,7 @@ def rows(table: Columns, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -
 
 def site_of(name: str, region: str, table: Columns, size: int) -> CohortSite:
     """A site that trains on the first ``size`` rows and is tested on the others."""
-    fresh = len(next(iter(table.values()))) > size
+    fresh = _rows(table) > size
     test = rows(table, slice(size, None)) if fresh else None
     return CohortSite(name, region, rows(table, slice(size)), test)
 

@@ -8,7 +8,6 @@ path that a user's own images will take, with the variety that they have: two po
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -35,25 +34,21 @@ outcome = "high_risk"
 seed = 42
 cohort = "cardio"              # generated patients; replace by [[site]] tables and a [schema] for your own files
 
-[model]
-hidden = [64, 32]              # [] is logistic regression
-
 [method]
-name = "{STARTER["lead"]}"
-rounds = 40
-local_epochs = 2
+name = "{STARTER["lead"]}"           # the method that suits the study best, with its settings: docs/recommended.md
 
 [privacy]                      # without this table there is no differential privacy, and every output says so
 unit = "patient"
 epsilon = 8.0
 delta = 1e-5
 accountant = "pld"
-clip = 1.0
+
+[protection]
+sum = "masked"                 # hospitals mask what they send, so that the server sees sums alone
 
 [evaluation]
 holdout = 0.2
 seeds = 1
-compare = {json.dumps(STARTER["compare"])}
 """
 
 
@@ -94,8 +89,9 @@ def write_starter(folder: Path, *, files: bool, patients: int) -> list[Path]:
             outcome=cohort.outcome,
             sites=_sites(cohort, "{}.csv"),
             schema=cohort.schema,
-            method={"rounds": 40, "local_epochs": 2},
+            method={"name": STARTER["lead"]},
             privacy={"unit": "patient", "epsilon": 8.0},
+            protection={"sum": "masked"},
         ).to_toml()
     targets = [folder / "study.toml", *tables]
     _free(targets)

@@ -32,12 +32,15 @@ from suture.explain.run import (
     cautions,
     write_page,
 )
-from suture.models.concepts import Concept
+from suture.models.concepts import Concept, label_of
 from suture.privacy.software import VERSION
 from suture.report.theme import INK, Figure, finish, table
 from suture.report.words import METRICS, NONE, finite, part
 from suture.schema.record import Record, Statement
+from suture.schema.table import Number
 
+CURVES, POINTS, BARS = 12, 41, 40
+"""How many shapes and weights are drawn, and the points of a curve."""
 SHOWN = ("auc", "auprc", "recall_at_90_specificity", "ece", "brier")
 NAMES = alt.Axis(labelLimit=380, ticks=False, domain=False, labelPadding=8)
 """Concepts' names in a figure: the longest of the icu cohort's fits."""
@@ -45,6 +48,11 @@ COLOURS = alt.Scale(domain=["raises", "lowers"], range=[RAISES, LOWERS])
 CAPTIONS = {
     "weights": "Weights of the model, largest first. A concept's value lies between 0 and 1, a "
     "measurement's between -1 and 1 (the ends of its declared bounds).",
+    "shapes": "What each number adds to the log odds over its declared bounds, the strongest first; "
+    "0 where its terms are 0.",
+    "noise": "What each number adds to the log odds over its declared bounds, the strongest first; 0 "
+    "in the middle of its normal range. The band is where 95 % of curves would lie if only the noise "
+    "that protects patients were drawn again, at most; it does not cover chance in the patients.",
     "quorums": "Rounds of this model's training in which enough hospitals agreed on a concept.",
 }
 
@@ -91,6 +99,10 @@ def model_card(folder: str | Path, *, out: Path | None = None) -> Answer:
     model = run.concept_model("a model card")
     card = read_card(run, model, _trainings(run))
     charts = {"weights": (_weights_chart(card), CAPTIONS["weights"])}
+    spread = float(_facts(run).get("weight_noise", 0.0))
+    shapes = read_shapes(model, spread)
+    if shapes:
+        charts["shapes"] = _shapes_chart(shapes), CAPTIONS["noise" if spread else "shapes"]
     if card.votes and any(line.rounds for line in card.lines):
         charts["quorums"] = _quorum_chart(card, run.study.method.rounds), CAPTIONS["quorums"]
     path, context = (out or run.folder) / "card", _context(card, run, model.bias)
@@ -219,7 +231,7 @@ def _weights_chart(card: Card) -> Figure:
             "text": f"{line.weight:+.2f}",
             "chosen": f"{line.chosen} of {card.trainings}" if several else "",
         }
-        for line in card.lines
+        for line in card.lines[:BARS]
     ]
     most = max((abs(line.weight) for line in card.lines), default=1.0)
     y = alt.Y("name:N", sort=[str(row["name"]) for row in rows], title=None, axis=NAMES)
@@ -239,7 +251,48 @@ def _weights_chart(card: Card) -> Figure:
     stable = f"; at the right: trainings of {card.trainings} that chose it" if several else ""
     words = f"Orange raises the risk, blue lowers it; ! is not a biological cause{stable}"
     sized = chart.properties(width=420, height=alt.Step(20))
-    return finish(sized, f"{len(card.lines)} concepts", words)
+    strongest = f", the {BARS} strongest" if len(card.lines) > BARS else ""
+    return finish(sized, f"{len(card.lines)} concepts{strongest}", words)
+
+
+def read_shapes(model: ConceptModel, spread: float) -> list[list[dict[str, object]]]:
+    """Of each number that the model uses a curve: value, what it adds to the log odds, and the ends
+    of the 95 % band where noise gives every weight the standard deviation ``spread``."""
+    found: list[tuple[float, list[dict[str, object]]]] = []
+    for name, feature in model.schema.features.items():
+        ids = [i for i, c in enumerate(model.concepts.items) if c.feature == name]
+        ids = [i for i in ids if model.concepts.items[i].kind != "missing"]
+        if not isinstance(feature, Number) or not np.any(model.weights[ids]):
+            continue
+        rows = np.zeros((POINTS, model.concepts.inputs), np.float32)
+        rows[:, model.concepts.items[ids[0]].column] = np.linspace(-1, 1, POINTS)
+        values = model.concepts.matrix(rows, ids).astype(np.float64)
+        curve, half = values @ model.weights[ids], 1.959964 * spread * np.sqrt((values**2).sum(1))
+        label = f"{label_of(name, feature)}{f' ({feature.unit})' if feature.unit else ''}"
+        at = np.linspace(feature.low, feature.high, POINTS)
+        points = [
+            {"feature": label, "value": float(v), "adds": float(c), "low": float(c - h), "high": float(c + h)}
+            for v, c, h in zip(at, curve, half, strict=True)
+        ]  # fmt: skip
+        found.append((float(np.ptp(curve)), points))
+    return [points for _, points in sorted(found, key=lambda one: -one[0])][:CURVES]
+
+
+def _shapes_chart(shapes: Sequence[Sequence[Mapping[str, object]]]) -> Figure:
+    """Small multiples with one scale for what is added."""
+    every = [float(str(point[key])) for one in shapes for point in one for key in ("low", "high")]
+    y = alt.Scale(domain=[min(every), max(every)])
+    panels = []
+    for points in shapes:
+        drawn = alt.Chart(table(points))
+        x = alt.X("value:Q", title=None, scale=alt.Scale(zero=False, nice=False))
+        band = drawn.mark_area(opacity=0.22, color=LOWERS).encode(
+            x=x, y=alt.Y("low:Q", title=None, scale=y), y2="high:Q"
+        )
+        line = drawn.mark_line(color=LOWERS).encode(x=x, y=alt.Y("adds:Q", scale=y))
+        title = alt.TitleParams(str(points[0]["feature"]), fontSize=12, fontWeight="normal")
+        panels.append((band + line).properties(width=170, height=110, title=title))
+    return finish(alt.concat(*panels, columns=3), "Shapes", "What a value adds to the log odds")
 
 
 def _quorum_chart(card: Card, rounds: int) -> Figure:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from suture.engine.folder import RunFolder
 from suture.engine.plan import World
 from suture.errors import RunError, StudyError
 from suture.methods.registry import declared, readable
-from suture.models.concepts import Concepts, dictionary
+from suture.models.concepts import Concepts
 from suture.privacy.software import VERSION
 from suture.privacy.unit import Patients
 from suture.report.shell import fill, put
@@ -42,16 +41,13 @@ RAISES, LOWERS, TOTAL = "#D55E00", "#0072B2", "#5f6368"
 
 @dataclass(frozen=True)
 class ConceptModel:
-    """A logistic regression over the concepts that a schema declares."""
+    """A logistic regression over the concepts that a schema declares, in the order of the
+    weights."""
 
     schema: Schema
     weights: Rows
     bias: float
-
-    @cached_property
-    def concepts(self) -> Concepts:
-        """The concepts, in the order of the weights."""
-        return dictionary(self.schema)
+    concepts: Concepts
 
     def log_odds(self, rows: Rows) -> Floats:
         """The model's log odds of encoded rows."""
@@ -115,7 +111,8 @@ class FinishedRun:
 
     def concept_model(self, page: str) -> ConceptModel:
         """The run's model; refused where it is not made of concepts, which ``page`` needs."""
-        if declared(self.method).model != "concepts":
+        method = declared(self.method)
+        if method.model != "concepts":
             raise StudyError(
                 f"{page} needs a model made of readable concepts (method.name = "
                 f'"{readable("concepts")}"); this run\'s method is {self.method!r}'
@@ -123,7 +120,8 @@ class FinishedRun:
         schema = Schema.parse(self.record["model"]["schema"])
         model = self.result.model
         weights = model.get("weights", np.zeros(0, np.float32))
-        found = ConceptModel(schema, weights, float(model["bias"][0]) if len(weights) else 0.0)
+        bias = float(model["bias"][0]) if len(weights) else 0.0
+        found = ConceptModel(schema, weights, bias, method.concepts(schema))
         if weights.shape != (len(found.concepts),):
             raise RunError(
                 f"the run's model has {len(weights)} weights, but its schema declares "

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from suture.errors import StudyError
 from suture.methods.base import Method
+from suture.models.concepts import Concepts, dictionary
 from suture.models.network import Network
 from suture.schema.table import Schema
 from suture.training.local import Local
@@ -186,6 +187,8 @@ class Declared:
     """Whether the middle of a training says something about its end, so that a search may stop
     one."""
     suits: Callable[[Public], Fit] = as_comparison
+    schedule: Callable[[Public], Mapping[str, Any]] = lambda public: {}
+    """The settings that it recommends for a federation: rounds, and what else is not its default."""
     unproven: str = ""
     """Why no budget pays for it and what to use instead: a study with [privacy] refuses it."""
     global_model: bool = False
@@ -196,6 +199,8 @@ class Declared:
     model: Literal["network", "concepts", "layers"] = "network"
     """What there is to read in a finished model: `suture explain` reads concepts, `suture interop`
     layers."""
+    concepts: Callable[[Schema], Concepts] = dictionary
+    """With a model of concepts: the dictionary that its weights belong to."""
     shows_layers: Callable[[Any], bool] = lambda settings: False
     """Whether sites show their layers, so that exact profiles of the columns belong to a run
     without a promise."""

@@ -50,7 +50,9 @@ _MODULES = {
 }
 METHODS = tuple(_MODULES)
 DEFAULT = "fedadam"
-STARTER = {"lead": DEFAULT, "compare": ["fedavg", "alone"], "images": "fedavg"}
+RECOMMENDED = "recommended"
+"""In a study: the method that suits it best, by public facts alone (`recommend`)."""
+STARTER = {"lead": RECOMMENDED, "images": "fedavg"}
 """What `suture init` names in the study that it writes."""
 _passed: dict[str, Declared] = {}
 """Methods that a script brought along."""
@@ -267,6 +269,18 @@ def described(public: Public | None = None) -> list[dict[str, Any]]:
             row |= {"why": fit.why if fit else refused or one.suits(public).why}
         rows.append(row)
     return sorted(rows, key=lambda row: -float(row.get("points", 0)))
+
+
+def recommend(spec: MethodSpec, public: Public) -> MethodSpec:
+    """The table with the name of the method that suits the federation best, and with the settings
+    which that method recommends for it, unless the study states them."""
+    from suture.methods.declared import COMPARISON
+
+    best, fit = ranked(public)[0]
+    if fit.points <= COMPARISON.points:
+        raise StudyError(f'method.name = "{RECOMMENDED}": no method suits this study; name one')
+    given = spec.model_dump(exclude_unset=True)
+    return MethodSpec(**{**best.schedule(public), **given, "name": best.name})
 
 
 def ranked(public: Public) -> list[tuple[Declared, Fit]]:

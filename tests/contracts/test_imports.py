@@ -234,7 +234,7 @@ def test_no_room_but_methods_and_papers_knows_a_method_by_name(path):
     assert not found
 
 
-ORDINARY = {"alone", "pooled", "ditto", "moon", "scaffold", "veil"}
+ORDINARY = {"additive", "alone", "pooled", "ditto", "moon", "scaffold", "veil"}
 """Names that are also words: only a string that is exactly the name counts."""
 ORDINARY_IN: set[tuple[str, ...]] = set()
 

@@ -84,8 +84,8 @@ class TestEveryMethod:
         event = make(name).round_event(1, "a", 40, noise)
         if noise is None or name in NOT_PRIVATE:
             assert event == dp_accounting.NonPrivateDpEvent()
-        elif name == "additive":  # its first round centres: 3 % of what 100 rounds cost
-            rho = 99 * 0.03 / 0.97 / (2 * noise**2)
+        elif name == "additive":  # its first round centres: 2 % of what 100 rounds cost
+            rho = 99 * 0.02 / 0.98 / (2 * noise**2)
             assert event == dp_accounting.ZCDpEvent(pytest.approx(rho))
         elif name == "fedsgd":
             assert event == dp_accounting.GaussianDpEvent(pytest.approx(noise))
@@ -333,7 +333,7 @@ def test_another_method_takes_over_only_what_it_uses():
 def test_methods_are_ranked_by_what_they_declare():
     few = Public(sites=5, patients=5000, epsilon=1.0)
     best = [one.name for one, fit in ranked(few)]
-    assert best[0] == "fedsgd"
+    assert best[:2] == ["additive", "fedsgd"]
     assert not {"moon", "veil-printed"} & set(best)
     pictures = Public(sites=5, patients=5000, epsilon=1.0, images=True)
     assert "veil" not in [one.name for one, _ in ranked(pictures)]

@@ -75,7 +75,7 @@ def test_stability_by_hand(run):
     every[:, 0] = [0.5, 0.2, -0.1]
     every[0, 1] = -2.0
     every[2, 2] = 1.0
-    model = ConceptModel(schema, every[0], 0.0)
+    model = ConceptModel(schema, every[0], 0.0, dictionary(schema))
     card = read_card(opened, model, [OneTraining(row, {1: [0], 2: [], 3: [0, 1]}) for row in every])
     assert [(line.weight, line.chosen, line.rounds) for line in card.lines] == [
         (-2.0, 1, (3,)),

@@ -1,8 +1,7 @@
 """The additive method on real and generated tables, beside its references: the tables of
 docs/additive.md.
 
-    python benchmarks/additive.py auc --tables physionet framingham --epsilon 1 3 --seeds 5
-    python benchmarks/additive.py ablation --tables framingham --epsilon 1
+    python benchmarks/additive.py --tables physionet framingham --epsilon 1 3 --seeds 5
 
 PhysioNet 2012 and Framingham come from SUTURE_DATA or ../shared/data; `rhc` and `flchain` from the
 wheel SurvSet 0.2.11 (PyPI), unpacked in the folder that SURVSET names. LightGBM and interpret-core
@@ -14,42 +13,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 import suture
+from suture import cohorts
+from suture.evaluation.metrics import binary, ece
 from suture.models.concepts import terms
-from suture.schema.table import Category, Flag, Number, Schema
+from suture.schema.table import Category, Number, Schema
+from suture.site.reading import encode_rows
 from suture.study import Study
 
-DATA = Path(os.environ.get("SUTURE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 SURVSET = Path(os.environ.get("SURVSET", "/tmp/surv/wheel"))
-
-# Plausible bounds and adult normal ranges: public knowledge, written down before any run.
-SERIES = {
-    "ALP": (10, 1500, 40, 130), "ALT": (1, 5000, 5, 40), "AST": (1, 5000, 5, 40),
-    "Albumin": (1, 6, 3.5, 5), "BUN": (1, 200, 7, 20), "Bilirubin": (0, 50, 0.2, 1.2),
-    "Cholesterol": (30, 400, 120, 200), "Creatinine": (0.1, 20, 0.6, 1.2),
-    "DiasABP": (20, 130, 60, 80), "FiO2": (0.21, 1, 0.21, 0.4), "GCS": (3, 15, 14, 15),
-    "Glucose": (20, 800, 70, 140), "HCO3": (5, 50, 22, 28), "HCT": (10, 60, 36, 48),
-    "HR": (20, 220, 60, 100), "K": (1.5, 10, 3.5, 5), "Lactate": (0.3, 30, 0.5, 2),
-    "MAP": (20, 200, 70, 100), "Mg": (0.5, 6, 1.7, 2.4), "NIDiasABP": (20, 130, 60, 80),
-    "NIMAP": (20, 200, 70, 100), "NISysABP": (40, 260, 100, 140), "Na": (100, 180, 135, 145),
-    "PaCO2": (10, 120, 35, 45), "PaO2": (20, 500, 75, 100), "Platelets": (1, 1200, 150, 400),
-    "RespRate": (4, 60, 12, 20), "SaO2": (50, 100, 95, 100), "SysABP": (40, 260, 100, 140),
-    "Temp": (30, 42, 36, 37.8), "TroponinI": (0, 50, 0, 0.4), "TroponinT": (0, 25, 0, 0.1),
-    "Urine": (0, 1000, 30, 200), "WBC": (0.1, 100, 4, 11), "pH": (6.8, 7.8, 7.35, 7.45),
-    "Weight": (30, 250, 50, 100),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,50 +50,18 @@ def number(low: float, high: float, *normal: float) -> Number:
     return Number(low=low, high=high, normal=normal or None)
 
 
-def physionet() -> Table:
-    """Per stay the last, mean, least and largest value of every series of the first 48 hours."""
-    file = str(DATA / "physionet2012" / "events.parquet")
-    kinds = {"last": "arg_max(value, minute)", "mean": "avg(value)", "min": "min(value)", "max": "max(value)"}  # fmt: skip
-    parts = ", ".join(
-        f"{sql} FILTER (parameter = '{name}' AND value BETWEEN {low} AND {high}) AS {name}_{kind}"
-        for name, (low, high, *_) in SERIES.items()
-        for kind, sql in kinds.items()
+def cohort(name: str, sites: int, **options: Any) -> Table:
+    """A ready federation, all of its patients together."""
+    found = cohorts.load(name, 42, **options)
+    columns = {
+        key: np.concatenate([site.table[key] for site in found.sites])
+        for key in found.sites[0].table
+    }
+    frame = pd.DataFrame(columns).rename(
+        columns={"patient_id": "patient", found.outcome: "outcome"}
     )
-    still = ", ".join(
-        f"max(value) FILTER (parameter = '{name}' AND value >= 0) AS {name}"
-        for name in ("Age", "Gender", "Height", "ICUType")
-    )
-    stays = duckdb.sql(
-        f"SELECT record AS patient, {still}, max((parameter = 'MechVent')::INT) AS MechVent, "
-        f"{parts} FROM '{file}' GROUP BY record ORDER BY record"
-    ).df()
-    deaths = pd.read_csv(DATA / "physionet2012" / "outcomes.csv").set_index("RecordID")
-    stays["outcome"] = deaths.loc[stays["patient"], "In-hospital_death"].to_numpy()
-    features: dict[str, Any] = {
-        "Age": number(15, 100), "Height": number(120, 220), "Gender": Flag(),
-        "MechVent": Flag(), "ICUType": Category(values=("1", "2", "3", "4")),
-    }  # fmt: skip
-    for name, bounds in SERIES.items():
-        features |= {f"{name}_{kind}": number(*bounds) for kind in kinds}
-    return Table("PhysioNet 2012", stays, Schema(patient="patient", features=features), 12)
-
-
-def framingham() -> Table:
-    """First examination, people without CVD before it; CVD within ten years."""
-    found = pd.read_csv(DATA / "framingham" / "framingham.csv.gz")
-    found = found[(found["PERIOD"] == 1) & (found["PREVCHD"] == 0) & (found["PREVSTRK"] == 0)]
-    found = found.assign(
-        patient=found["RANDID"],
-        outcome=((found["CVD"] == 1) & (found["TIMECVD"] <= 3652.5)).astype(int),
-    )
-    features: dict[str, Any] = {
-        "SEX": Category(values=("1", "2")), "AGE": number(30, 80), "TOTCHOL": number(80, 500, 120, 200),
-        "SYSBP": number(80, 260, 100, 130), "DIABP": number(40, 150, 60, 85), "CURSMOKE": Flag(),
-        "CIGPDAY": number(0, 70), "BMI": number(14, 60, 18.5, 25), "DIABETES": Flag(),
-        "BPMEDS": Flag(), "HEARTRTE": number(40, 150, 60, 100), "GLUCOSE": number(40, 400, 70, 100),
-        "educ": Category(values=("1", "2", "3", "4")),
-    }  # fmt: skip
-    return Table("Framingham", found, Schema(patient="patient", features=features), 5)
+    schema = found.schema.model_copy(update={"patient": "patient", "groups": ()})
+    return Table(name, frame, schema, sites)
 
 
 def survset(name: str, days: float, drop: tuple[str, ...]) -> pd.DataFrame:
@@ -162,5 +113,158 @@ def flchain() -> Table:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "physionet": physionet, "framingham": framingham, "rhc": rhc, "flchain": flchain,
-}  # fmt: skip
+    "physionet": lambda: cohort("physionet", 12),
+    "framingham": lambda: cohort("framingham", 5),
+    "rhc": rhc,
+    "flchain": flchain,
+    "icu": lambda: cohort("icu", 20, patients=20_000),
+    "cardio": lambda: cohort("cardio", 5, patients=10_000),
+}
+
+MASKED = {"sum": "masked"}
+ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "recommended, masked": ({"name": "recommended"}, MASKED),
+    "recommended, trusted sum": ({"name": "recommended"}, {}),
+    "13 rounds, masked": ({"name": "additive", "rounds": 13}, MASKED),
+    "local noise": ({"name": "additive", "rounds": 41, "local_noise": True}, {}),
+    "12 features, masked": ({"name": "additive", "rounds": 41, "features": 12}, MASKED),
+    "monotone, masked": ({"name": "additive", "rounds": 41, "monotone": True}, MASKED),
+    "fedavg": ({"name": "fedavg", "rounds": 40, "local_epochs": 2}, {}),
+    "fedsgd": ({"name": "fedsgd", "rounds": 50, "server_rate": 0.03}, {}),
+    "fedadam, as shipped before": ({"name": "fedadam", "rounds": 100, "local_epochs": 5}, {}),
+    "veil, secure": ({"name": "veil", "mode": "secure", "rounds": 8}, {}),
+}
+"""Method and protection of each arm; no setting depends on the table."""
+
+
+def deal(table: Table, seed: int) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray, np.ndarray]:
+    """Training and test rows, and the site of each: 80 / 20, at random."""
+    rng = np.random.default_rng(seed)
+    shuffled = table.frame.iloc[rng.permutation(len(table.frame))].reset_index(drop=True)
+    first = int(0.8 * len(shuffled))
+    train, test = shuffled[:first], shuffled[first:]
+    return train, test, *(np.arange(len(part)) % table.sites for part in (train, test))
+
+
+def federated(
+    table: Table, seed: int, epsilon: float, method: dict[str, Any], protection: dict[str, Any]
+) -> dict[str, float]:
+    """One run of the real engine: files, ledgers, noise, masks."""
+    train, test, at, tested = deal(table, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        sites = []
+        for i in range(table.sites):
+            for kind, part, where in (("train", train, at), ("test", test, tested)):
+                part[where == i].to_parquet(Path(folder, f"{kind}-{i}.parquet"))
+            sites.append({"name": f"site-{i:02d}", "data": f"train-{i}.parquet", "test": f"test-{i}.parquet"})  # fmt: skip
+        study = Study(
+            name=table.name, outcome=table.outcome, seed=seed, simulation=True, sites=sites,
+            schema=table.schema, method=method, protection=protection,
+            privacy={"unit": "patient", "epsilon": epsilon},
+            evaluation={"every": 1000},
+        )  # fmt: skip
+        begun = time.perf_counter()
+        found = suture.run(study, base=folder)
+    told = found.data["methods"][study.method.name]
+    figures = told["metrics"]["global"]
+    sent = (told["communication"]["bytes_up"], told["communication"]["bytes_down"])
+    return {
+        "auc": figures["auc"], "ece": figures["ece_mass"], "seconds": time.perf_counter() - begun,
+        "up": sent[0] / table.sites / 1000, "down": sent[1] / table.sites / 1000,
+    }  # fmt: skip
+
+
+def pooled(table: Table, seed: int, kind: str, epsilon: float) -> dict[str, float]:
+    """References that hold all rows: exact logistic regression on the same terms, LightGBM and
+    DP-EBM on the plain columns."""
+    train, test, *_ = deal(table, seed)
+    y, truth = train["outcome"].to_numpy(int), test["outcome"].to_numpy(int)
+    columns = list(table.schema.features)
+    if kind == "exact logistic":
+        from sklearn.linear_model import LogisticRegression
+
+        x, q = (
+            terms(table.schema).matrix(encode_rows({c: part[c] for c in columns}, table.schema))
+            for part in (train, test)
+        )
+        p = LogisticRegression(max_iter=2000).fit(x, y).predict_proba(q)[:, 1]
+    else:
+        x, q = (
+            pd.DataFrame({
+                c: part[c].astype("category").cat.set_categories(sorted(train[c].dropna().unique())).cat.codes
+                if isinstance(table.schema.features[c], Category)
+                else pd.to_numeric(part[c], errors="coerce")
+                for c in columns
+            })
+            for part in (train, test)
+        )  # fmt: skip
+        if kind == "LightGBM":
+            import lightgbm
+
+            fit = lightgbm.LGBMClassifier(n_jobs=1, verbose=-1, random_state=seed).fit(x, y)
+        else:
+            from interpret.privacy import DPExplainableBoostingClassifier
+
+            numbers = table.schema.features.items()
+            bounds = {c: (f.low, f.high) if isinstance(f, Number) else (-1, 50) for c, f in numbers}
+            x, q = (
+                part.clip({c: b[0] for c, b in bounds.items()}, {c: b[1] for c, b in bounds.items()}, axis=1)
+                .fillna({c: sum(b) / 2 for c, b in bounds.items()})
+                for part in (x, q)
+            )  # fmt: skip
+            fit = DPExplainableBoostingClassifier(
+                epsilon=epsilon, delta=1e-5, random_state=seed, n_jobs=1,
+                privacy_bounds=bounds, feature_types=["continuous"] * len(columns),
+            ).fit(x, y)  # fmt: skip
+        p = fit.predict_proba(q)[:, 1]
+    return {"auc": float(binary(truth, p)["auc"] or 0), "ece": ece(truth, p, kind="mass") or 0.0}
+
+
+def interval(values: list[float]) -> str:
+    """Mean and the half width of its 95 % interval over seeds (Student's t)."""
+    if len(values) < 2:
+        return f"{values[0]:.4f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.4f} ± {half:.4f}"
+
+
+def main() -> None:
+    """Print one line for each table, arm and epsilon."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    every = [*ARMS, "exact logistic", "LightGBM", "DP-EBM, pooled"]
+    parser.add_argument("--arms", nargs="+", choices=every, default=every)
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[0.5, 1.0, 3.0, 8.0])
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    print("| table | arm | epsilon | AUC | ECE | less exact logistic | kB up, down a site | s |")
+    print("|---|---|--:|---|---|---|---|--:|", flush=True)
+    for name in asked.tables:
+        table, seeds = TABLES[name](), range(asked.seeds)
+        exact = [pooled(table, seed, "exact logistic", 0.0) for seed in seeds]
+        for arm in asked.arms:
+            private = arm not in ("exact logistic", "LightGBM")
+            for epsilon in asked.epsilon if private else [float("inf")]:
+                found = [
+                    federated(table, seed, epsilon, *ARMS[arm])
+                    if arm in ARMS
+                    else pooled(table, seed, arm, epsilon)
+                    for seed in seeds
+                ]
+                auc, error = ([one[key] for one in found] for key in ("auc", "ece"))
+                gap = interval([one["auc"] - other["auc"] for one, other in zip(found, exact, strict=True)])  # fmt: skip
+                sent = taken = "–"
+                if arm in ARMS:
+                    up, down, seconds = (
+                        np.mean([one[key] for one in found]) for key in ("up", "down", "seconds")
+                    )
+                    sent, taken = f"{up:.1f}, {down:.1f}", f"{seconds:.1f}"
+                shown = f"{epsilon:g}" if private else "–"
+                cells = (name, arm, shown, interval(auc), interval(error), gap, sent, taken)
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,6 +40,7 @@ from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import LEAST_SHARE, Grid, Share, pack_words, unpack_words, wrapped
 from suture.schema.message import Field
+from suture.schema.table import Number, Schema
 from suture.training import contributions as statistics
 
 Floats = NDArray[np.float64]
@@ -71,6 +72,51 @@ _SMALL = 1 << 22
 
 
 @dataclass(frozen=True)
+class Direction:
+    """Which way one number's shape may go: signs of its slope below, in and above the normal range
+    (0: either), the places of its terms (-1: it has none), and their widths over the line's."""
+
+    signs: tuple[int, int, int]
+    line: int
+    below: int
+    above: int
+    ratios: tuple[float, float]
+
+    def hold(self, theta: Floats) -> None:
+        """Change the terms' weights by no more than that takes. What is allowed is convex, so that
+        averages are allowed too."""
+        down, inside, up = self.signs
+        if inside:
+            theta[self.line] = inside * max(0.0, inside * theta[self.line])
+        if self.below >= 0:  # the slope below is that of the line less the hinge's
+            limit = theta[self.line] * self.ratios[0]
+            theta[self.below] = (min if down > 0 else max)(theta[self.below], limit)
+        if self.above >= 0:
+            limit = -theta[self.line] * self.ratios[1]
+            theta[self.above] = (max if up > 0 else min)(theta[self.above], limit)
+
+
+SIGNS = {"high": (1, 1, 1), "low": (-1, -1, -1), "both": (-1, 0, 1)}
+"""By ``worse``: slopes of the risk below, in and above the normal range."""
+
+
+def directions(schema: Schema, known: Concepts) -> tuple[Direction, ...]:
+    """The directions that a schema declares."""
+    places: dict[str, dict[str, int]] = {}
+    for i, concept in enumerate(known.items):
+        places.setdefault(concept.feature, {})[concept.kind] = i
+    found = []
+    for name, feature in schema.features.items():
+        if isinstance(feature, Number) and feature.worse is not None:
+            at = places[name]
+            width = known.items[at["value"]].width
+            below, above = at.get("below", -1), at.get("above", -1)
+            ratios = (known.items[below].width / width, known.items[above].width / width)
+            found.append(Direction(SIGNS[feature.worse], at["value"], below, above, ratios))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
 class Additive(Method):
     """Centre privately, then noisy gradients. ``parties``, ``patients`` and ``honest`` are public:
     the sites, their patients, and of how many sites the noise is counted on."""
@@ -83,6 +129,8 @@ class Additive(Method):
     local_noise: bool = False
     features: int = 0
     """For reading: the most features that keep a shape; 0: all."""
+    directions: tuple[Direction, ...] = ()
+    """For reading: numbers whose shape rises or falls as the schema's ``worse`` says."""
     name: str = "additive"
     phased: bool = True
     by_size: bool = False
@@ -326,6 +374,8 @@ class Additive(Method):
             new["kept"] = self._strongest(new["theta"])
         # What is left out stays at 0, and the others make up for it in the second half.
         new["theta"], new["velocity"] = (new[key] * new["kept"] for key in ("theta", "velocity"))
+        for direction in self.directions:
+            direction.hold(new["theta"][1:])
         if done > 0:
             new["mean"] = new["mean"] + (new["theta"] - new["mean"]) / done
 
@@ -418,6 +468,7 @@ class Shapes(Settings):
 
     local_noise: bool = False
     features: int = Setting(default=0, ge=0)
+    monotone: bool = False
 
 
 def build(setup: Setup) -> Additive:
@@ -437,7 +488,8 @@ def build(setup: Setup) -> Additive:
     setup.every_site("additive")
     known = plain(width) if public.schema is None else terms(public.schema)
     sizes = (setup.rounds, public.sites, public.patients, public.honest)
-    return Additive(known, *sizes, own.local_noise, own.features)
+    held = directions(public.schema, known) if own.monotone and public.schema else ()
+    return Additive(known, *sizes, own.local_noise, own.features, held)
 
 
 def suits(public: Public) -> Fit:
@@ -447,7 +499,10 @@ def suits(public: Public) -> Fit:
     if public.epsilon is None:
         return Fit(3.0, "calibrated, and readable as one curve per feature")
     if public.sites < 3:
-        return Fit(4.0, "calibrated and readable; with fewer than three hospitals each adds all of the noise")
+        return Fit(
+            4.0,
+            "calibrated and readable; with fewer than three hospitals each adds all of the noise",
+        )
     return Fit(4.0, "calibrated and readable, with one curator's noise for all hospitals together")
 
 

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
+from suture.schema.clinical import LEVELS, read_name
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 
 Kind = Literal["value", "below", "above", "low", "high", "is", "missing"]
@@ -168,7 +169,9 @@ def dictionary(schema: Schema) -> Concepts:
 
 def terms(schema: Schema) -> Concepts:
     """The terms of an additive model: of each number a line and two hinges, of the others the
-    declared values. No concept says whether a value is missing.
+    declared values. No concept says whether a value is missing. Where a number declares no normal
+    range, the clinical dictionary's is taken if the column's name is known and the range is
+    possible within the declared bounds.
 
     >>> rate = Number(low=0, high=32, normal=(8, 24), unit="/min")
     >>> known = terms(Schema(features={"rate": rate, "sex": Category(values=("F", "M"))}))
@@ -181,16 +184,29 @@ def terms(schema: Schema) -> Concepts:
     for concept in dictionary(schema).items:
         feature = schema.features[concept.feature]
         if isinstance(feature, Number) and concept.kind == "value":
-            items += _straight_terms(concept, feature)
+            normal = feature.normal or _known_range(concept.feature, feature)
+            items += _straight_terms(concept, feature, normal)
         elif concept.kind == "is":
             items.append(concept)
     return Concepts(dictionary(schema).inputs, tuple(items))
 
 
-def _straight_terms(value: Concept, feature: Number) -> list[Concept]:
+def _known_range(name: str, feature: Number) -> tuple[float, float] | None:
+    """The normal range that public knowledge has for a column of this name, unit and bounds."""
+    found = read_name(name, feature.unit)
+    if found is None or found.statistic not in LEVELS or found.measure.normal is None:
+        return None
+    measure, (start, end) = found.measure, found.measure.normal
+    # Bounds that go far beyond the possible speak of another unit.
+    other = found.unit not in ("", measure.unit) or feature.high > FAR * measure.high
+    return None if other or not feature.low <= start < end <= feature.high else (start, end)
+
+
+def _straight_terms(
+    value: Concept, feature: Number, normal: tuple[float, float] | None
+) -> list[Concept]:
     """A line and two hinges of one number, from its concept "value"."""
     low, high, log = feature.low, feature.high, None
-    normal = feature.normal
     if normal is None:
         middle, start, end = (low + high) / 2, low + (high - low) / 3, high - (high - low) / 3
     else:

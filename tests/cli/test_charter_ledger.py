@@ -5,8 +5,8 @@ import json
 import sqlite3
 
 import pytest
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.study import Study
 
 

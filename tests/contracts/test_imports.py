@@ -17,7 +17,7 @@ ALLOWED = {
     "schema": set(),
     "privacy": {"schema.record", "schema.table"},
     "protection": {"privacy.noise.source", "privacy.door"},
-    "models": {"schema.table"},
+    "models": {"schema.table", "schema.clinical"},
     "training": {"models", "privacy.unit", "privacy.noise.source", "privacy.door"},
     "methods": {
         "models",

@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
+from support.starter import write_starter
 
 import suture
-from suture.cohorts.starter import write_starter
 from suture.engine.conduct import resume, run
 from suture.errors import BudgetExhausted, PrivacyError, RunError, StudyError
 from suture.privacy.accounting.accountant import epsilon

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.engine import erase as erasing
 from suture.engine import federation
 from suture.engine.conduct import run

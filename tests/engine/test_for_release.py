@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.engine.conduct import run
 from suture.errors import RunError
 from suture.result import Result

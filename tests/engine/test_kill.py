@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.engine.conduct import run
 from suture.engine.folder import RunFolder
 from suture.privacy.ledger.ledger import Ledger

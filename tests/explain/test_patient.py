@@ -108,7 +108,10 @@ def test_notes_name_what_is_unusual():
     notes = explain(MODEL, np.array([0, -0.9, 0, 0, 1], np.float32), rare, IDENTITY).notes
     assert notes[0] == "Sex: M: a rare category here (1.0% of this site's patients)"
     far = explain(
-        ConceptModel(SCHEMA, 9 * W, -2.0, dictionary(SCHEMA)), ROW, np.repeat(REFERENCE[:1], 50, axis=0), IDENTITY
+        ConceptModel(SCHEMA, 9 * W, -2.0, dictionary(SCHEMA)),
+        ROW,
+        np.repeat(REFERENCE[:1], 50, axis=0),
+        IDENTITY,
     ).notes
     assert any(note.startswith("Few similar patients: 0 of this site's 50") for note in far)
 
@@ -126,7 +129,9 @@ def test_what_was_not_measured_is_not_said_to_be_normal():
     fall, and the page must not call that a finding."""
     only = weights(**{"Lactate, above normal (> 2 mmol/L)": 2.0})
     row = np.array([0.5, 0, 1, 0, 1], np.float32)
-    (lactate,) = explain(ConceptModel(SCHEMA, only, -2.0, dictionary(SCHEMA)), row, REFERENCE, IDENTITY).parts
+    (lactate,) = explain(
+        ConceptModel(SCHEMA, only, -2.0, dictionary(SCHEMA)), row, REFERENCE, IDENTITY
+    ).parts
     assert lactate.contribution < 0
     assert lactate.value == "not measured"
     assert lactate.reasons == ("not measured, so it counts as neither low nor high",)

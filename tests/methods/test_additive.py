@@ -279,6 +279,46 @@ def test_terms_are_public_and_within_1():
     assert not known.matrix(marked)[:, :3].any()
 
 
+@pytest.mark.parametrize("worse", ["high", "low", "both"])
+def test_a_monotone_curve_goes_as_declared_however_the_noise_falls(worse):
+    schema = Schema(features={"a": Number(low=0, high=40, normal=(1, 2), worse=worse), "f": Flag()})
+    public = Public(schema, patients=40)
+    spec = MethodSpec(rounds=13, monotone=True)
+    method = build("additive", spec, Dense((4, 1)), Local(), public)
+    x = np.zeros((200, 4), np.float32)
+    x[:, 0] = np.linspace(-1, 1, 200)
+    for key in range(8):
+        rows = table(key, 40, 4)
+        state = train(method, rows, noise=3.0, key=key)
+        p = method.predict(state, {}, x, "a")
+        low, inside, high = (
+            np.diff(p[:5]),
+            np.diff(p[5:10]),
+            np.diff(p[11:]),
+        )  # 1 and 2 are at 5, 10
+        if worse != "both":
+            steps = np.diff(p) * (1 if worse == "high" else -1)
+            assert steps.min() > -1e-6
+        else:
+            assert low.max() < 1e-6
+            assert high.min() > -1e-6
+            assert len(inside) == 4
+
+
+def test_few_features_keep_a_curve():
+    data = table(3, 2000, 6)
+    state = train(make(6, patients=2000, rounds=40, features=2), data)
+    assert np.flatnonzero(state["weights"]).tolist() == [0, 1]  # the two that the outcome follows
+
+
+def test_a_bare_schema_takes_the_dictionary_s_normal_range():
+    bare, told = Number(low=0, high=20), Number(low=0, high=20, normal=(0.5, 2.0))
+    same = [terms(Schema(features={"lactate": one})).items for one in (bare, told)]
+    assert [(c.at, c.width, c.log) for c in same[0]] == [(c.at, c.width, c.log) for c in same[1]]
+    other = Number(low=0, high=2000)  # not in mmol/L
+    assert terms(Schema(features={"lactate": other})).items[0].log is None
+
+
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(StudyError, match="every site in every round"):
         make(participation=0.5)

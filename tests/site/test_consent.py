@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.engine.conduct import run
 from suture.engine.federation import load_site, survey
 from suture.errors import DataError, LedgerError, StudyError

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from support.starter import write_starter
 
-from suture.cohorts.starter import write_starter
 from suture.engine.conduct import run
 from suture.engine.federation import request
 from suture.errors import CharterError, LedgerError

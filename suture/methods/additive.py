@@ -38,7 +38,7 @@ from suture.models.concepts import Concepts, Remember, plain, terms
 from suture.models.dense import dense_only
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
-from suture.protection.secure_sum import LEAST_SHARE, Grid, Share, pack_words, unpack_words, wrapped
+from suture.protection.secure_sum import Grid, Share, pack_words, unpack_words, wrapped
 from suture.schema.message import Field
 from suture.schema.table import Number, Schema
 from suture.training import contributions as statistics
@@ -64,6 +64,9 @@ STRONGEST = 1024.0
 SCALES = (2.0**-10, 2.0**10)
 FINE = 2.0**-10
 """The grid without noise."""
+STEPS = 8
+"""Steps of the grid in a site's deviation, at least: rounding then costs 3 % of the noise's
+variance at most, divided by the sites that are counted on."""
 _TERMS: Remember[Patients, NDArray[np.float32]] = Remember(1024)
 _CENTRED: Remember[Patients, list[tuple[str, NDArray[np.float32], Floats]]] = Remember(1024)
 _TESTED: Remember[NDArray[np.float32], NDArray[np.float32]] = Remember(1024)
@@ -176,8 +179,8 @@ class Additive(Method):
     # --- privacy: known before rows are touched ----------------------------------------------------
 
     def share(self, round_: int, noise: float | None) -> Share:
-        """The mechanism of a round. The grid is as coarse as the noise allows, by powers of two:
-        the noise covers the rounding (docs/veil.md, Theorem 4), and words are short."""
+        """The mechanism of a round. The grid is coarse, by powers of two: the noise covers the
+        rounding (docs/veil.md, Theorem 4), and words are short."""
         size = len(self.terms) + (2 if round_ == 1 else 1)
         if noise is None:
             return Share(Grid(1.0, None, size, self._counted, FINE))
@@ -185,7 +188,7 @@ class Additive(Method):
         if round_ == 1:
             rho *= self.gradients * SHARE / (1 - SHARE)
         own = 1 / math.sqrt(2 * rho * self._counted)
-        step = 2.0 ** math.floor(math.log2(own / LEAST_SHARE))
+        step = 2.0 ** math.floor(math.log2(own / STEPS))
         return Share(Grid(1.0, rho, size, self._counted, step))
 
     def round_event(
@@ -220,8 +223,8 @@ class Additive(Method):
             return words + "discrete Gaussian noise by itself. Proof: docs/additive.md, Theorem 1."
         return words + (
             "its share of discrete Gaussian noise. ASSUMPTION: the server sees only sums over the "
-            f"{self.parties} hospitals (a secure sum; docs/secure-sums.md says who is trusted with "
-            f"what), and at least {self.honest_sites} of the hospitals add their share of the "
+            f"{self.parties} hospitals (a secure sum), and at least "
+            f"{self.honest_sites} of the hospitals add their share of the "
             "noise and keep it to themselves. A hospital's share alone does not protect its "
             "patients. Proof: docs/additive.md, Theorem 1."
         )

@@ -85,8 +85,8 @@ class TestEveryMethod:
         if noise is None or name in NOT_PRIVATE:
             assert event == dp_accounting.NonPrivateDpEvent()
         elif name == "additive":  # its first round centres: 2 % of what 100 rounds cost
-            rho = 99 * 0.02 / 0.98 / (2 * noise**2)
-            assert event == dp_accounting.ZCDpEvent(pytest.approx(rho))
+            first = noise / np.sqrt(99 * 0.02 / 0.98)
+            assert event == dp_accounting.GaussianDpEvent(pytest.approx(first))
         elif name == "fedsgd":
             assert event == dp_accounting.GaussianDpEvent(pytest.approx(noise))
         elif (

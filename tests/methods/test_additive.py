@@ -140,7 +140,7 @@ def test_no_message_and_no_rows_let_a_patient_add_more_than_1(message, rows, rou
 
 def test_the_sum_carries_the_planned_noise_in_both_kinds_of_round():
     """Ten sites of which five are counted on: decoded minus exact over 20 keys x 401 entries has
-    the variance z^2 (1.001) times 10 / 5; release 1's share is fixed. Two-sided chi-squared tests,
+    the planned variance times 10 / 5, of which rounding is under 1 %; release 1's share is fixed. Two-sided chi-squared tests,
     false alarm 1 in 10,000 each."""
     method = make(400, 10, 100, honest=5, rounds=50)
     assert method.honest_sites == 5
@@ -160,8 +160,10 @@ def test_the_sum_carries_the_planned_noise_in_both_kinds_of_round():
                 total += words(rehearse(method, data, {}, asked, 6.0, key, round_)[0])
             squares += float(np.sum((total - exact) ** 2))
             count += len(exact)
+        planned = 2 * method.share(round_, 6.0).grid.noise ** 2
+        assert 1 <= planned / (36 * ratio * 2) < 1.01
         low, high = stats.chi2.ppf([0.5e-4, 1 - 0.5e-4], count)
-        assert low < squares / (1.001 * 36 * ratio * 2) < high
+        assert low < squares / planned < high
 
 
 @pytest.mark.parametrize(("real", "broken"), [(2.0, False), (0.25, True)])

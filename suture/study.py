@@ -640,12 +640,13 @@ def _short(source: dict[str, Any]) -> Any:
 def _table(name: str, values: dict[str, Any], heading: str = "[{}]") -> list[str]:
     return [
         heading.format(name),
-        *(f"{_key(key)} = {_toml(value)}" for key, value in values.items()),
+        *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items()),
         "",
     ]
 
 
-def _key(key: str) -> str:
+def toml_key(key: str) -> str:
+    """A key of a study file."""
     return (
         key
         if key.replace("_", "").replace("-", "").isalnum() and key.isascii()
@@ -653,15 +654,18 @@ def _key(key: str) -> str:
     )
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value of a study file, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
         return (
-            "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+            "{ "
+            + ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items())
+            + " }"
         )
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=not value.isprintable())
     return repr(value)

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -55,6 +55,16 @@ Column: TypeAlias = NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
 
 
+class Share(BaseModel):
+    """The ``number``-th of ``of`` shares of a table's patients, by a hash of the column ``by``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: str
+    number: int = Field(ge=1)
+    of: int = Field(ge=1)
+
+
 class SourceSpec(BaseModel):
     """What ``data = ...`` of a site says: a path, a path with its details, or a server and a query.
 
@@ -81,6 +91,10 @@ class SourceSpec(BaseModel):
     table: str | None = None
     url: str | None = Field(None, repr=False)
     query: str | None = None
+    only: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Which rows of the table are this site's: values of some columns."""
+    share: Share | None = None
+    """Which of the table's patients are this site's, where sites are made up for a simulation."""
 
     @model_validator(mode="before")
     @classmethod
@@ -212,12 +226,14 @@ def check_columns(found: Sequence[str], wanted: Sequence[str], place: str) -> No
 
 
 @contextmanager
-def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterator[Opened]:
-    """Open a file or a server's answer; only the wanted columns are ever fetched."""
+def open_table(spec: SourceSpec, wanted: Sequence[str] | None, *, site: str) -> Iterator[Opened]:
+    """Open a file or a server's answer; only the wanted columns (None: all) are ever fetched."""
     place = f"site {site!r} ({spec.describe()})"
+    if wanted is not None:
+        wanted = [*wanted, *spec.only, *([spec.share.by] if spec.share else [])]
     if spec.kind == "sql":
         with _ask_server(spec, wanted, place) as opened:
-            yield opened
+            yield _only(opened)
         return
     path = Path(spec.path or "")
     if path.is_dir():
@@ -234,10 +250,30 @@ def open_table(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> Iterato
     opening = {"csv": _open_csv, "parquet": _open_parquet, "duckdb": _open_duckdb}
     opened = opening[spec.kind](spec, path, place)
     try:
-        check_columns(list(opened.names), [*wanted, *spec.sentinels], place)
-        yield opened
+        check_columns(list(opened.names), [*(wanted or ()), *spec.sentinels], place)
+        yield _only(opened)
     finally:
         opened.connection.close()
+
+
+def _only(opened: Opened) -> Opened:
+    """The rows that are this site's, where several sites share a table."""
+    rules, share = [], opened.spec.share
+
+    def plain(name: str) -> str:
+        text = f"trim(CAST({opened.names[name]} AS VARCHAR))"
+        return f"regexp_replace({text}, '^([+-]?[0-9]+)\\.0+$', '\\1')"
+
+    for name, values in opened.spec.only.items():
+        rules.append(f"{plain(name)} IN ({', '.join(map(quoted, values)) or 'NULL'})")
+    if share is not None:
+        digits = f"substr(sha256('suture share:' || {plain(share.by)}), 1, 15)"
+        rules.append(f"('0x' || {digits})::UBIGINT % {share.of} = {share.number - 1}")
+    if not rules:
+        return opened
+    where = f"WHERE {' AND '.join(rules)}"
+    relation, lenient = (f"(SELECT * FROM {r} {where})" for r in (opened.relation, opened.lenient))
+    return replace(opened, relation=relation, lenient=lenient if opened.lenient else "")
 
 
 # No downloads, no temporary files (they would hold rows), bounded memory.
@@ -363,7 +399,7 @@ def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
 
 
 @contextmanager
-def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator[Opened]:
+def _ask_server(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> Iterator[Opened]:
     """Send the query, narrowed to the wanted columns; DuckDB reads the answer's Arrow batches."""
     driver = _driver(spec)
     query = (spec.query or "").strip().rstrip(";")
@@ -371,6 +407,7 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str], place: str) -> Iterator
         with driver.connect(spec.url) as server, server.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}) AS suture_rows LIMIT 0")
             found = [column[0] for column in cursor.description]
+            wanted = found if wanted is None else wanted
             check_columns(found, [*wanted, *spec.sentinels], place)
             columns = ", ".join(map(quoted_name, dict.fromkeys(wanted))) or "1 AS nothing"
             cursor.execute(f"SELECT {columns} FROM ({query}) AS suture_rows")

@@ -202,7 +202,9 @@ def sniffed(spec: SourceSpec) -> SourceSpec:
         raise DataError(f"{place}: cannot be read ({type(error).__name__})") from None
     if start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
         raise DataError(f"{place}: this is a spreadsheet, not text; save it as CSV (UTF-8)")
-    encoding = "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+    if start.startswith(codecs.BOM_UTF16_BE):
+        raise DataError(f"{place}: UTF-16 with the big end first; save it as CSV (UTF-8)")
+    encoding = "utf-16" if start.startswith(codecs.BOM_UTF16_LE) else "utf-8"
     if b"\0" in start and encoding == "utf-8":
         raise DataError(f"{place}: zero bytes, so it is not text; save it as CSV (UTF-8)")
     try:
@@ -360,7 +362,7 @@ def _feature(made: Draft, name: str, values: Cells) -> str:
         return ""
     often = _often(made, name)
     if not 2 <= len(often) <= MOST:
-        return "text" if often else "rare"
+        return "text" if often[2:] else "rare"
     protected = clinical.plain(name) in WORDS["protected"]
     made.features[name] = Category(values=tuple(sorted(often)), protected=protected)
     return ""

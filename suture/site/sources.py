@@ -18,6 +18,7 @@ import gzip
 import importlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -326,7 +327,7 @@ def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
             f"{place}: found one column only, with {mark} in its name; set data = "
             f'{{ path = "{spec.path}", separator = {mark} }}'
         )
-    twice = sorted({name for name in names if name and names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if twice:
         raise DataError(f"{place}: column {twice[0]!r} is there twice; rename one in the header")
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))

@@ -21,7 +21,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -352,7 +352,8 @@ def _feature(made: Draft, name: str, values: Cells) -> str:
         _add_number(made, name, values, numbers, named)
         return ""
     if len(numbers) == len(values):
-        marks = {value for value, x in numbers.items() if _alone(x, numbers.values())}
+        every = list(numbers.values())
+        marks = {value for value, x in numbers.items() if _alone(x, every)}
         _add_marks(made, name, marks)
         values = {value: n for value, n in values.items() if value not in marks}
     if values and all(BINARY.code(value) >= 0 for value in values):
@@ -378,19 +379,17 @@ def _number(cell: str, spec: SourceSpec) -> float | None:
     return float(cell) if _SHAPES["number"].fullmatch(cell) else None
 
 
-def _alone(code: float, every: Any) -> bool:
+def _alone(code: float, every: Collection[float]) -> bool:
     """Whether a code for "missing" lies far outside all values that are no such codes."""
-    others = [x for x in every if x not in _CODES]
-    if code not in _CODES or not others:
+    others = [x for x in every if x not in _CODES] if code in _CODES else []
+    if not others:
         return False
-    least, most = min(others), max(others)
-    return (least >= 0 or code < 3 * least) if code < 0 else code > 3 * max(most, 1)
+    return min(others) >= 0 or code < 3 * min(others) if code < 0 else code > 3 * max(1.0, *others)
 
 
-def _add_marks(made: Draft, name: str, marks: set[str]) -> None:
+def _add_marks(made: Draft, name: str, marks: Collection[str]) -> None:
     if marks:
-        codes = tuple(sorted({whole(mark) for mark in marks}))
-        given = {**made.spec.sentinels, name: codes}
+        given = {**made.spec.sentinels, name: tuple(sorted({whole(mark) for mark in marks}))}
         made.spec = made.spec.model_copy(update={"sentinels": given})
 
 
@@ -401,23 +400,24 @@ def _add_number(
     if wrong:
         made.notes.append(f"{toml_key(name)}: {wrong:,} cells are no number; they count as missing")
     if named is None:
-        marks = {value for value, x in numbers.items() if _alone(x, numbers.values())}
+        every = list(numbers.values())
+        marks = {value for value, x in numbers.items() if _alone(x, every)}
         _add_marks(made, name, marks)
         _bounds(made, name, [x for value, x in numbers.items() if value not in marks])
         return
-    measure, unit = named.measure, named.unit or named.measure.unit
-    fits = {
-        code: sum(values[v] for v, x in numbers.items() if low <= x * by + plus <= high)
-        for code, by, plus, low, high in _units(named)
-    }
-    best = max(fits, key=lambda code: fits[code])
-    unit = best if fits[best] > 2 * fits[unit] else unit
-    by, plus = clinical.convert(unit, measure.unit, measure) or (1.0, 0.0)
-    odd = _CODES | {0.0}
-    marks = {
-        v for v, x in numbers.items()
-        if x in odd and not measure.low <= x * by + plus <= measure.high
-    }  # fmt: skip
+    measure, known = named.measure, named.unit or named.measure.unit
+
+    def inside(unit: str) -> set[str]:
+        by, plus = clinical.convert(unit, measure.unit, measure) or (math.nan, 0.0)
+        return {v for v, x in numbers.items() if measure.low <= x * by + plus <= measure.high}
+
+    # The unit of the name, or the dictionary's, unless twice as many values fit another.
+    others = () if named.unit else measure.units
+    fits = {unit: sum(values[v] for v in inside(unit)) for unit in (known, *others)}
+    best = max(fits, key=lambda unit: fits[unit])
+    unit = best if fits[best] > 2 * fits[known] else known
+    odd, within = _CODES | {0.0}, inside(unit)
+    marks = {value for value, x in numbers.items() if x in odd and value not in within}
     _add_marks(made, name, marks)
     if unit != measure.unit:
         units = {**made.spec.units, name: clinical.shown(unit)}
@@ -426,21 +426,14 @@ def _add_number(
     if fits[unit] < 0.9 * counted:
         made.notes.append(
             f"{toml_key(name)}: {1 - fits[unit] / counted:.0%} of the values lie outside "
-            f"{measure.low:g} to {measure.high:g} {measure.shown}: another unit, or not {measure.label}?"
+            f"{measure.low:g} to {measure.high:g} {measure.shown}: another unit, or not "
+            f"{measure.label}?"
         )
     label = f"{measure.label}, {named.statistic}" if named.statistic else measure.label
     made.features[name] = measure.number().model_copy(update={"label": label})
     made.remarks[name] = "from the dictionary"
     if measure.units and not named.unit:
         made.remarks[name] += f"; is it in {clinical.shown(unit)} here? The name does not say"
-
-
-def _units(named: clinical.Named) -> Iterator[tuple[str, float, float, float, float]]:
-    """Units in which a recognised column may be: the one in its name, or all of the measure's."""
-    measure = named.measure
-    for unit in [named.unit] if named.unit else (measure.unit, *measure.units):
-        by, plus = clinical.convert(unit, measure.unit, measure) or (math.nan, 0.0)
-        yield unit, by, plus, measure.low, measure.high
 
 
 def _bounds(made: Draft, name: str, numbers: Sequence[float]) -> None:

@@ -192,3 +192,27 @@ def test_a_list_of_no_methods_is_refused(suture_command, study, tmp_path):
     assert done.returncode == 2
     assert "expected names separated by commas" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_init_from_a_table_then_run(suture_command, tmp_path):
+    rows = "".join(f"P{i},{i % 2},{40 + i % 30},{i / 7:.3f}\n" for i in range(80))
+    (tmp_path / "rows.csv").write_text("id,died,age,blorb\n" + rows)
+    made = suture_command("init", "mine", "--from", "rows.csv", "--json", cwd=tmp_path)
+    assert made.returncode == 0
+    found = one_object(made.stdout)
+    assert [gap.partition(":")[0] for gap in found["left"]] == [
+        "schema.features.blorb",
+        "site.patients",
+    ]
+    text = (tmp_path / "mine/study.toml").read_text()
+    assert 'data = { path = "../rows.csv" }' in text
+    refused = suture_command("run", "mine/study.toml", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "blorb" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    again = suture_command("init", "mine", "--from", "rows.csv", cwd=tmp_path)
+    assert again.returncode != 0
+    assert "exists already" in again.stderr
+    for wrong in (["--outcome", "died"], ["--from", "rows.csv", "--files"], ["--from", "rows.doc"]):
+        assert suture_command("init", "other", *wrong, cwd=tmp_path).returncode != 0
+    assert not (tmp_path / "other").exists()

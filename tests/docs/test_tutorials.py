@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "start").glob("*.md"))
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.M | re.S)
 PORT = "18443"
+DATA = Path(os.environ.get("SUTURE_DATA") or ROOT.parent / "shared" / "data")
 
 
 def script(page: str) -> str:
@@ -61,6 +62,7 @@ def shell(tmp_path):
         "PYTHONPATH": str(ROOT),
         "SUTURE_WITNESS": str(tmp_path / "witness"),
         "COLUMNS": "200",
+        "SUTURE_DATA": str(DATA),
     }
 
     def run(text):
@@ -81,6 +83,7 @@ def shell(tmp_path):
 def test_there_is_a_tutorial_for_each_reader():
     assert [page.stem for page in PAGES] == [
         "clinician",
+        "data",
         "engineer",
         "privacy-officer",
         "researcher",
@@ -92,6 +95,8 @@ def test_there_is_a_tutorial_for_each_reader():
 def test_a_tutorial_runs_as_printed(page, shell):
     if page.stem == "engineer":
         pytest.importorskip("flwr")
+    if page.stem == "data" and not DATA.joinpath("framingham").is_dir():
+        pytest.skip(f"the Framingham teaching set is not in {DATA}; set SUTURE_DATA")
     text = page.read_text(encoding="utf-8")
     with socket.socket() as free:
         free.bind(("localhost", 0))

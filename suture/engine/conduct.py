@@ -140,6 +140,7 @@ def _check(study: Study) -> Study:
             gather.check(built, study.protection)
     if (
         study.evaluation.holdout == 0
+        and any(registry.declared(name).model != "none" for name in study.methods)
         and not study.evaluation.folds
         and not any(site.test for site in study.sites)
     ):
@@ -284,7 +285,8 @@ class _Job:
                 resumed or any(member.new_charges for member in trainers.values())
             ):
                 raise self._nothing_left(training.stopped, trainers)
-        if not training.history or training.history[-1]["round"] < training.round:
+        seen = training.history[-1]["round"] if training.history else 0
+        if self.method.predicts and seen < training.round:
             self._look(training, readers)  # the budget ended it between two looks
         outcome = self._measure(training, trainers, readers, time.perf_counter() - begun)
         if self.folder:
@@ -308,8 +310,8 @@ class _Job:
     def _after_round(
         self, training: Training, trainers: Mapping[str, Party], readers: Mapping[str, Party]
     ) -> None:
-        every = self.study.evaluation.every
-        if training.round % every == 0 or training.round == self.study.method.rounds:
+        every, last = self.study.evaluation.every, training.round == self.study.method.rounds
+        if self.method.predicts and (training.round % every == 0 or last):
             self._look(training, readers)
         if self.folder and training.round in self._kept_rounds:
             self.folder.save(before_key(self.key, training.round), training, _own(trainers), None)
@@ -361,7 +363,9 @@ class _Job:
         seconds: float,
     ) -> Outcome:
         threshold = self.study.evaluation.threshold
-        scores = self.engine.scores(readers, self.method, training.state, training.round)
+        scores = {}
+        if self.method.predicts:
+            scores = self.engine.scores(readers, self.method, training.state, training.round)
         overall, sites = global_and_sites(
             scores, lambda y, p: measure(y, p, threshold, rows=len(y))
         )

@@ -230,7 +230,8 @@ def plan_of(study: Study, world: World, name: str) -> Plan:
         method = method_of(study, world, name)
         alone = world.places[0].name if len(world.places) == 1 else None
         sites = _promises(study, world, method, alone)
-        tested = evaluation(study, world, name)
+        tested = evaluation(study, world, name) if method.predicts else None
+        method = method.planned(next((one.noise_multiplier for one in sites.values()), None))
         world.plans[key] = Plan(method, sites, account(study, world, name), tested)
     return world.plans[key]
 

@@ -85,6 +85,16 @@ class Method(ABC):
         """True only for the reference that moves all rows to one place."""
         return False
 
+    @property
+    def predicts(self) -> bool:
+        """Whether it ends in a model that predicts; a statistic does not."""
+        return True
+
+    def planned(self, noise: float | None) -> Method:
+        """The method, told the noise multiplier that was planned at every site, for a server whose
+        figures need it; None: no noise."""
+        return self
+
     def sums(self, round_: int, sites: Sequence[str]) -> Sequence[tuple[str, ...]] | None:
         """The sites of each secure sum of a round, where they are asked for different ones: a site
         in none of them sends nothing. None: one sum of all."""
@@ -209,6 +219,13 @@ class Wrapper(Method):
     @property
     def pooled(self) -> bool:
         return self.inner.pooled
+
+    @property
+    def predicts(self) -> bool:
+        return self.inner.predicts
+
+    def planned(self, noise: float | None) -> Self:
+        return replace(self, inner=self.inner.planned(noise))
 
     def sums(self, round_: int, sites: Sequence[str]) -> Sequence[tuple[str, ...]] | None:
         return self.inner.sums(round_, sites)

@@ -196,9 +196,9 @@ class Declared:
     (``method.ensemble``)."""
     moves_rows: bool = False
     """Whether it is a reference that moves rows, which only one machine can do."""
-    model: Literal["network", "concepts", "layers"] = "network"
+    model: Literal["network", "concepts", "layers", "none"] = "network"
     """What there is to read in a finished model: `suture explain` reads concepts, `suture interop`
-    layers."""
+    layers; a statistic has none."""
     concepts: Callable[[Schema], Concepts] = dictionary
     """With a model of concepts: the dictionary that its weights belong to."""
     shows_layers: Callable[[Any], bool] = lambda settings: False

@@ -1,0 +1,1 @@
+"""What a consortium measures besides a model: tables, regressions, survival, evaluation."""

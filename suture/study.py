@@ -296,7 +296,7 @@ class Study(BaseModel):
     def _settings(self) -> Study:
         """Every setting of the study's methods is stated; a method that nobody knows yet may be
         brought along by whoever runs the study."""
-        if set(self.methods) <= set(registry.known()):
+        if registry.found(self.methods):
             object.__setattr__(self, "method", registry.completed(self.method, self.methods))
         return self
 
@@ -454,7 +454,7 @@ class Study(BaseModel):
                 {**old, **given} if isinstance(given, dict) and isinstance(old, dict) else given
             )
         names = (fields["method"]["name"], *fields["evaluation"].get("compare", ()))
-        if set(names) <= set(registry.known()):
+        if registry.found(names):
             given = changes.get("method", {})
             stated = given.model_dump() if isinstance(given, BaseModel) else given
             fields["method"] = registry.kept(fields["method"], names, stated)

@@ -19,6 +19,7 @@ from suture.cli import (
     card,
     charter,
     deid,
+    describe,
     erase,
     explain,
     hub,
@@ -43,7 +44,7 @@ from suture.privacy.software import VERSION
 # In the order of `suture --help`.
 COMMANDS = (
     *(run, report, card, reproduce, bench, init, audit, erase, explain, segment, interop, join),
-    *(tune, plan, methods, charter, ledger, attack, release, deid, hub, site),
+    *(tune, plan, methods, describe, charter, ledger, attack, release, deid, hub, site),
 )
 
 app = typer.Typer(

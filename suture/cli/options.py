@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -20,6 +20,7 @@ import typer.core
 
 if TYPE_CHECKING:
     from suture.engine.conduct import Progress
+    from suture.engine.round import Engine
 
 # Help is plain text here (rich_markup_mode=None), but Typer escapes its brackets for Rich all the
 # same: "\\[default: 5]".
@@ -46,6 +47,30 @@ Threads = Annotated[
 ]
 Quick = Annotated[bool, option("Fewer patients, rounds or runs: a look, not a result.")]
 Delta = Annotated[float, option("The delta of (epsilon, delta).")]
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Where the sites are."""
+
+    engine: Annotated[
+        str | None,
+        option(
+            "embedded (all in one process, the default) or flower (a hub and one process per "
+            "site, on this machine)."
+        ),
+    ] = None
+    hub: Annotated[
+        Path | None,
+        option("operator.json of the hub that the sites are connected to; see docs/federation.md."),
+    ] = None
+    threads: Threads = None
+
+    def open(self, run: Path | None = None) -> Engine:
+        """The engine; a ``run`` that is resumed goes on where it began."""
+        from suture.network import engine_of
+
+        return engine_of(self.engine, self.hub, self.threads, run)
 
 
 def group(name: str = "", help: str = "", example: str = "", **options: Any) -> typer.Typer:

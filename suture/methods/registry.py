@@ -49,6 +49,8 @@ _MODULES = {
     "pooled": "pooled",
 }
 METHODS = tuple(_MODULES)
+_STATISTICS = {"describe": "table_one"}
+"""Statistics run as methods do, and are asked for by commands of their own."""
 DEFAULT = "fedadam"
 RECOMMENDED = "recommended"
 """In a study: the method that suits it best, by public facts alone (`recommend`)."""
@@ -111,19 +113,28 @@ def known() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*METHODS, *_others(), *_passed)))
 
 
+def found(names: Iterable[str]) -> bool:
+    """Whether all of these methods and statistics are installed."""
+    return set(names) <= {*known(), *_STATISTICS}
+
+
 def bring(methods: Iterable[Declared]) -> None:
     """Make a script's own methods known in this process; a name of Suture's own is refused."""
     for one in methods:
-        if one.name in METHODS:
+        if one.name in (*METHODS, *_STATISTICS):
             raise StudyError(f"methods: {one.name!r} is one of Suture's own; choose another name")
         _passed[one.name] = one
 
 
 @cache
 def _own(name: str) -> Declared | None:
-    if name not in _MODULES:
+    if name in _STATISTICS:
+        module = f"suture.statistics.{_STATISTICS[name]}"
+    elif name in _MODULES:
+        module = f"suture.methods.{_MODULES[name]}"
+    else:
         return None
-    found = import_module(f"suture.methods.{_MODULES[name]}").DECLARED
+    found = import_module(module).DECLARED
     several: tuple[Declared, ...] = found if isinstance(found, tuple) else (found,)
     return next(one for one in several if one.name == name)
 
@@ -134,7 +145,7 @@ def _others() -> dict[str, Declared]:
     before."""
     found = {}
     for point in entry_points(group="suture.methods"):
-        if point.name in METHODS:
+        if point.name in (*METHODS, *_STATISTICS):
             raise StudyError(
                 f"package {point.value!r} brings a method {point.name!r}, which is one of Suture's "
                 "own; uninstall it or ask its authors for another name"

@@ -221,6 +221,13 @@ def _list_files(console: Console, names: Sequence[str]) -> None:
         console.print(name, highlight=False, soft_wrap=True, markup=False)
 
 
+def print_tables(tables: Sequence[words.Table], console: Console | None = None) -> None:
+    """Tables as a page shows them."""
+    console = _wide(console)
+    for table in tables:
+        console.print(_rich(table))
+
+
 def print_plan(found: Found, console: Console | None = None) -> None:
     """The missing figure by accountant, for each hospital and for the worst."""
     console = _wide(console)

@@ -27,7 +27,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,10 @@ from suture.methods.base import Arrays, State
 from suture.methods.declared import Declared, Settings, Setup
 from suture.privacy.door import Rows
 from suture.privacy.unit import Patients
+from suture.report.words import Cell, Table
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.statistics.base import Floats, Statistic, Sum, any_of, per_patient
+from suture.statistics.publish import shown
 
 Z95 = float(ndtri(0.975))
 BINS = 20
@@ -120,9 +122,8 @@ class TableOne(Statistic):
     def breakdowns(self) -> dict[str, tuple[str, ...]]:
         """The strata of each breakdown."""
         known = {place.name: place for place in places(self.schema)}
-        found = {"site": tuple(self.public.sizes), "outcome": ("no", "yes")}
-        if self.public.classes != 2:
-            found["outcome"] = tuple(map(str, range(self.public.classes)))
+        classes = range(self.public.classes)
+        found = {"outcome": ("no", "yes") if len(classes) == 2 else tuple(map(str, classes))}
         for column in self.by:
             if column not in known or isinstance(known[column].feature, Number):
                 options = [n for n, p in known.items() if not isinstance(p.feature, Number)]
@@ -131,7 +132,7 @@ class TableOne(Statistic):
                     f"{', '.join(options) or 'none, as the schema has no such column'}"
                 )
             found[column] = (*labels_of(known[column].feature), "missing")
-        return found
+        return {**found, "site": tuple(self.public.sizes)}
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -216,7 +217,8 @@ class TableOne(Statistic):
         for (name, labels), count in zip(self.breakdowns.items(), strata, strict=True):
             left = math.sqrt((1 - 1 / count) + (common / count) ** 2)
             for i, label in enumerate(labels):
-                columns[f"{name}: {label}"] = (parts[at + i], sd * left)
+                if label != "missing" or parts[at + i][0] > Z95 * sd[0] * left:
+                    columns[f"{name}: {label}"] = (parts[at + i], sd * left)
             at += count
         return {
             "columns": list(columns),
@@ -280,7 +282,8 @@ def consistent(raw: Floats, strata: list[int]) -> tuple[Floats, Floats]:
 def people(value: float, sd: float) -> Figure:
     """A number of patients; its interval covers the noise (the patients are not a sample of
     themselves)."""
-    return {"value": value, "interval": [max(0.0, value - Z95 * sd), max(0.0, value + Z95 * sd)]}
+    low, middle, high = (max(0.0, value + z * sd) for z in (-Z95, 0.0, Z95))
+    return {"value": middle, "interval": [low, high]}
 
 
 def quadratic(a: float, b: float, c: float) -> Interval | None:
@@ -447,3 +450,40 @@ def build(setup: Setup) -> TableOne:
 
 
 DECLARED = Declared("describe", build, Described, uses=frozenset(), searches=(), model="none")
+
+
+def tables(found: Mapping[str, Any], outcome: str) -> list[Table]:
+    """Table 1 as a page shows it: one column for all patients and one for each stratum."""
+    columns = found["columns"]
+    rows = [(Cell("Patients"), *(shown(found["patients"][column], 0) for column in columns))]
+    for variable in found["variables"].values():
+        label = variable["label"]
+        if "shares" in variable:
+            for value, by in variable["shares"].items():
+                name = Cell(f"{label}: {value}, %")
+                rows.append((name, *(shown(by[column], 1, 100) for column in columns)))
+            continue
+        unit = f", {variable['unit']}" if variable["unit"] else ""
+        for key, text in NAMES.items():
+            by = {column: variable["numbers"][column][key] for column in columns}
+            missing = key == "missing"
+            name = Cell(f"{label}, {text}" + ("" if missing else unit))
+            cells = (shown(by[column], 1, 100 if missing else 1) for column in columns)
+            rows.append((name, *cells))
+    heads = ("", *(c.replace("outcome:", f"{outcome}:").capitalize() for c in columns))
+    remark = (
+        "Small: 95 % intervals, for noise and sampling together (for numbers of patients: noise). "
+        "Shares of values are of patients whose value is known. A dash: the interval has no bound, "
+        "so the figure is withheld. Strata of each breakdown add up to the same total."
+    )
+    return [Table("Patients, with noise that protects each of them", heads, tuple(rows), remark)]
+
+
+NAMES = {
+    "mean": "mean",
+    "sd": "standard deviation",
+    "q25": "first quartile",
+    "q50": "median",
+    "q75": "third quartile",
+    "missing": "missing, %",
+}

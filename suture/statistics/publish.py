@@ -16,6 +16,7 @@ from suture.errors import MissingExtra, StudyError
 from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
 from suture.report.shell import fill, put
+from suture.report.theme import Figure, save
 from suture.report.words import Cell, Table
 from suture.result import Result
 from suture.study import Study
@@ -68,11 +69,20 @@ def figures_of(result: Result) -> Mapping[str, Any]:
 
 
 def publish(
-    result: Result, out: Path, name: str, title: str, intro: str, tables: Sequence[Table]
+    result: Result,
+    out: Path,
+    title: str,
+    tables: Sequence[Table],
+    figures: Mapping[str, Figure] | None = None,
 ) -> list[Path]:
     """Write ``<name>.json``, ``.html``, ``.csv``, ``.tex`` and, with python-docx, ``.docx``."""
     out.mkdir(parents=True, exist_ok=True)
-    promise = result.data["methods"][result.data["method"]]["privacy"]
+    name, drawn = result.data["method"], dict(figures or {})
+    promise = result.data["methods"][name]["privacy"]
+    intro = (
+        f"{result.data['name']}: epsilon {promise['epsilon']:.2f} (delta {promise['delta']:g}) at "
+        "each site, for everything on this page together."
+    )
     notes = [promise["statement"]]
     if result.data["release"]["words"]:
         notes.insert(0, result.data["release"]["words"])
@@ -84,8 +94,12 @@ def publish(
         "footer": [("Suture", VERSION), ("Command", result.data["command"])],
     }
     page = out / f"{name}.html"
-    put(fill("tables.html", context, {}, {}, name), page)
+    captions = dict.fromkeys(drawn, title)
+    put(fill("tables.html", context, drawn, captions, name), page)
     written = [page]
+    for key, chart in drawn.items():
+        save(chart, out / f"{key}.png")
+        written.append(out / f"{key}.png")
     whole = json.dumps(result.data, indent=1, allow_nan=False)
     for kind, content in (("csv", _csv(tables)), ("tex", _latex(tables)), ("json", whole)):
         write_whole(out / f"{name}.{kind}", content.encode())

@@ -3,9 +3,12 @@ under the noise.
 
 | here | meaning |
 |---|---|
-| x | 1 and the covariates of a row: numbers in public deviations from a released mean, others 0 or 1; with `sites = "fixed"` one more for each site but the first |
-| w(x) = min(1, (R / |x|)^2) | Mallows weights: they depend on x alone, so the equation sum w x (y - m(x b)) = 0 has the true b as its root, and a row of any length adds at most R |
-| m, c | the mean by family, and the public scale of its residual r = clip((y - m) / c, -1, 1) |
+| x | 1 and the covariates, about a released mean and in released deviations; others are 0 or 1 |
+| w(x) = min(1, (R / length of x)^2) | Mallows weights: a row of any length adds at most R |
+| m, c | the mean by family, and the public scale of a residual r = clip((y - m) / c, -1, 1) |
+
+Weights depend on x alone, so sum w x (y - m(x b)) = 0 has the true b as its root. With
+`sites = "fixed"` every site but the first has an intercept of its own.
 
 Rounds: (1) sums of the covariates, for the centre, and of w x x^T, for the first curvature; (2 to T)
 gradients g = sum w x r; (T + 1) at the last b, the gradient and the curvature H = sum w v(x b) x x^T,
@@ -33,6 +36,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Setting
@@ -43,6 +47,8 @@ from suture.methods.base import Answer, Arrays, State
 from suture.methods.declared import Declared, Settings, Setup
 from suture.privacy.door import Rows
 from suture.privacy.unit import Patients
+from suture.report.theme import GREY, PALETTE, Figure, finish, table, tips
+from suture.report.words import Cell, Table, p_value
 from suture.schema.message import Field
 from suture.schema.table import Number
 from suture.statistics.base import Floats, Statistic, Sum, per_patient
@@ -346,8 +352,8 @@ class Regression(Statistic):
         squares, second, first = weights.tolist()
         ratio = min(1.0, max(0.05, second / max(first, 1.0)))
         if self.family == "linear":
-            return h * ratio * self.unit * max(squares / people, 1e-6)
-        return h * ratio / self.unit
+            return np.asarray(h * ratio * self.unit * max(squares / people, 1e-6))
+        return np.asarray(h * ratio / self.unit)
 
     def _rows(self, b: Floats, error: Floats) -> dict[str, dict[str, object]]:
         units = {place.name: place.feature for place in self.covariates}
@@ -411,3 +417,53 @@ def build(setup: Setup) -> Regression:
 
 
 DECLARED = Declared("associate", build, Associated, uses=frozenset(), searches=(), model="none")
+
+
+RATIOS = {"logistic": "Odds ratio", "poisson": "Rate ratio", "linear": "Coefficient"}
+
+
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """Coefficients or ratios with intervals and p-values."""
+    name = RATIOS[found["family"]]
+    rows = []
+    for term, row in found["terms"].items():
+        key = "ratio" if "ratio" in row else "coefficient"
+        ends = row["ratio_interval"] if key == "ratio" else row["interval"]
+        cell = Cell(significant(row[key]), f"{significant(ends[0])} to {significant(ends[1])}")
+        rows.append(
+            (Cell(term), cell, Cell(significant(row["coefficient"])), Cell(p_value(row["p"])))
+        )
+    remark = "Small: 95 % intervals; they and the p-values count the noise."
+    if found["withheld"]:
+        remark = (
+            "Withheld: the noise is too large for these covariates and patients. Ask about fewer "
+            "covariates, or spend more."
+        )
+    heads = ("", name, "Coefficient", "p")
+    return [Table("A regression over all sites", heads, tuple(rows), remark)]
+
+
+def significant(value: float) -> str:
+    """Three significant figures, without an exponent where that is shorter."""
+    return f"{value:.3g}"
+
+
+def forest(found: Mapping[str, Any]) -> Figure:
+    """The coefficients with their intervals; ratios on a log scale."""
+    rows, ratio = [], found["family"] != "linear"
+    for term, row in found["terms"].items():
+        if term == "(intercept)" or (ratio and "ratio" not in row):
+            continue
+        low, high = row["ratio_interval"] if ratio else row["interval"]
+        value = row["ratio"] if ratio else row["coefficient"]
+        rows.append({"term": term, "value": value, "low": low, "high": high, "p": row["p"]})
+    scale = alt.Scale(type="log") if ratio else alt.Scale(zero=True)
+    base = alt.Chart(table(rows)).encode(y=alt.Y("term:N", sort=None, title=None))
+    x = alt.X("low:Q", title=RATIOS[found["family"]], scale=scale)
+    dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(
+        x=alt.X("value:Q", scale=scale), tooltip=tips(term="Term", value="Value|.3g", p="p|.3g")
+    )
+    rules = base.mark_rule(color=PALETTE[0]).encode(x=x, x2="high:Q")
+    one = alt.Chart(table([{"at": 1.0 if ratio else 0.0}])).mark_rule(strokeDash=[4, 4], color=GREY)
+    drawn = (one.encode(x=alt.X("at:Q", scale=scale)) + rules + dots).properties(width=460)
+    return finish(drawn, RATIOS[found["family"]], "95 % intervals that count the noise")

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Setting
@@ -37,10 +38,13 @@ from suture.methods.base import Answer, Arrays, State
 from suture.methods.declared import Declared, Settings, Setup
 from suture.privacy.door import Rows
 from suture.privacy.unit import Patients
+from suture.report.theme import PALETTE, Figure, finish, table, tips
+from suture.report.words import Cell, Table, p_value
 from suture.schema.message import Field
 from suture.schema.table import Number
 from suture.statistics.base import Floats, Statistic, Sum, any_of, per_patient
 from suture.statistics.cells import Cells, gradient, plain
+from suture.statistics.publish import shown
 from suture.statistics.table_one import Z95, Place, cells_of, labels_of, places
 
 CELLS = 0.3
@@ -214,8 +218,7 @@ def at_risk(cells: Floats, half: bool) -> Floats:
     censored, events = cells[..., 0:-1:2], cells[..., 1::2]
     leaving = np.concatenate([censored + events, cells[..., -1:]], axis=-1)
     reach = np.flip(np.cumsum(np.flip(leaving, -1), axis=-1), -1)[..., :-1]
-    found: Floats = reach - censored / 2 if half else reach
-    return found
+    return np.asarray(reach - censored / 2 if half else reach, np.float64)
 
 
 def survival(cells: Floats, half: bool = True) -> Floats:
@@ -226,8 +229,7 @@ def survival(cells: Floats, half: bool = True) -> Floats:
     >>> survival(np.array([0.0, 4, 0, 0, 6])).tolist()
     [0.6, 0.6]
     """
-    found: Floats = np.cumprod(1 - hazards(cells, half), axis=-1)
-    return found
+    return np.asarray(np.cumprod(1 - hazards(cells, half), axis=-1), np.float64)
 
 
 def loglog(values: Floats, deviation: Floats) -> tuple[Floats, Floats]:
@@ -255,7 +257,7 @@ def martingale(time: Floats, event: NDArray[np.bool_], edges: Floats, hazard: Fl
     last = edges[within - 1]
     grid = np.concatenate([[0.0], edges[:within]])
     up_to = np.interp(time, grid, np.concatenate([[0.0], hazard[:within]]))
-    return np.clip((event & (time <= last)) - up_to, -1, 1)
+    return np.asarray(np.clip((event & (time <= last)) - up_to, -1, 1), np.float64)
 
 
 def place_of(statistic: Statistic, column: str, numbers: bool = False) -> Place:
@@ -305,3 +307,64 @@ def build(setup: Setup) -> Survival:
 
 
 DECLARED = Declared("survive", build, Survived, uses=frozenset(), searches=(), model="none")
+
+
+def tables(found: Mapping[str, Any], unit: str) -> list[Table]:
+    """Survival at the end of each interval and restricted means by group, and the test."""
+    groups = found["groups"]
+    rows = []
+    for i, time in enumerate(found["times"]):
+        cells = [_share(group, i) for group in groups.values()]
+        rows.append((Cell(f"{time:g} {unit}".strip()), *cells))
+    last = found["times"][-1]
+    means = []
+    for group in groups.values():
+        ends = group["restricted_mean_interval"]
+        means.append(shown({"value": group["restricted_mean"], "interval": ends}, 2))
+    rows.append((Cell(f"Mean survival within {last:g} {unit}".strip()), *means))
+    remark = "Small: 95 % intervals, for noise and sampling together."
+    if "test" in found and found["test"]["p"] is not None:
+        test = found["test"]
+        remark += (
+            f" Log-rank test with the noise counted: chi-squared {test['statistic']:.2f}, "
+            f"{test['degrees']} degrees of freedom, p {p_value(test['p'])}."
+        )
+    heads = ("Time", *groups)
+    return [Table("Share without the event, %", heads, tuple(rows), remark)]
+
+
+def _share(group: Mapping[str, Any], i: int) -> Cell:
+    if group["withheld"]:
+        return Cell("–", "withheld: few patients for the noise")
+    ends = [group["low"][i], group["high"][i]]
+    return shown({"value": group["survival"][i], "interval": ends}, 1, 100)
+
+
+def curve(found: Mapping[str, Any], unit: str) -> Figure:
+    """Survival by group with its interval."""
+    rows = [
+        {"group": name, "time": time, "survival": value, "low": low, "high": high}
+        for name, group in found["groups"].items()
+        if not group["withheld"]
+        for time, value, low, high in zip(
+            [0.0, *found["times"]],
+            [1.0, *group["survival"]],
+            [1.0, *group["low"]],
+            [1.0, *group["high"]],
+            strict=True,
+        )
+    ]
+    names = list(found["groups"])
+    scale = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    legend = alt.Legend(title=None, orient="top") if len(names) > 1 else None
+    colour = alt.Color("group:N", scale=scale, legend=legend)
+    dash = alt.StrokeDash("group:N", legend=None)
+    base = alt.Chart(table(rows)).encode(
+        x=alt.X("time:Q", title=f"Time ({unit})" if unit else "Time"), color=colour
+    )
+    y = alt.Y("survival:Q", title="Share without the event", scale=alt.Scale(domain=[0, 1]))
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=""), y2="high:Q")
+    line = base.mark_line(point=True).encode(
+        y=y, strokeDash=dash, tooltip=tips(group="Group", time="Time|.3g", survival="Share|.3f")
+    )
+    return finish((band + line).properties(width=520, height=320), "Survival", "95 % intervals")

@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,docs,sql,torch,imaging,flower,tune
+EXTRAS := dev,docs,sql,torch,imaging,flower,tune,word
 # Exact versions: the ranges of pyproject.toml say what may be installed, the lock what we test with.
 PIP := install --quiet --disable-pip-version-check --constraint requirements.lock
 # BLAS must not start threads of its own: Suture starts one thread per core.

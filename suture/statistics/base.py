@@ -5,10 +5,11 @@ It runs on the engines that train models: charged at each site before anything l
 rows are read, under masks or not, in one process or over a network. A statistic says which sums it
 asks for (`Sum`), what a row adds to one (`adds`), and what the opened sums mean (`figures`).
 
-Cost: with the noise multiplier z, a sum with share s of the budget is s / (2 z^2)-zCDP, and shares
-add up to 1 over all rounds, so the whole statistic is 1 / (2 z^2)-zCDP (docs/veil.md, Theorems 4 and
-5; zCDP adds up: Bun & Steinke 2016, Lemma 1.7). What a patient adds to a sum is clipped to its limit
-by the door, rows and all.
+Cost: with the noise multiplier z, a sum with share s of the budget costs as much as a Gaussian release
+of multiplier z / sqrt(s) (docs/veil.md, Theorems 4 and 5). Shares add up to 1 over all rounds, and
+Gaussian releases compose by the squares of mu = sqrt(s) / z (Dong, Roth & Su 2022, Corollary 3.3), so
+the whole statistic costs one Gaussian release of multiplier z. What a patient adds to a sum is clipped
+to its limit by the door, rows and all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from suture.methods.base import Answer, Arrays, Method, Needs, State
 from suture.methods.declared import Public
 from suture.privacy.door import Payload, Rows, Session
 from suture.privacy.unit import Patients
-from suture.protection.secure_sum import Grid, Share
+from suture.protection.secure_sum import Grid, Share, gaussian_cost
 from suture.schema.message import Field
 
 Floats = NDArray[np.float64]
@@ -97,10 +98,8 @@ class Statistic(Method):
         self, round_: int, site: str, size: int, noise: float | None
     ) -> dp_accounting.DpEvent:
         """The sums of the round together."""
-        if noise is None:
-            return dp_accounting.NonPrivateDpEvent()
         share = math.fsum(ask.share for ask in self.asks(round_))
-        return dp_accounting.ZCDpEvent(share / (2 * noise**2))
+        return gaussian_cost(None if noise is None else share / (2 * noise**2))
 
     def mechanism(self) -> str:
         """For the privacy statement."""

@@ -61,6 +61,17 @@ ALLOWED = {
         "study",
     },
     "releases": {"schema", "privacy", "protection.envelope", "site", "report", "engine", "study"},
+    "statistics": {
+        "schema",
+        "privacy",
+        "protection.secure_sum",
+        "methods.base",
+        "methods.declared",
+        "report",
+        "engine",
+        "study",
+        "result",
+    },
     "attacks": {
         "privacy",
         "protection.envelope",
@@ -115,13 +126,14 @@ ONLY = {
         "site",
         "engine",
         "releases",
+        "statistics",
         "attacks",
     },
     "flwr": {"network", "bench"},
     "torch": {"bench", "models", "training"},
     "opacus": {"bench", "training"},
     "shap": {"explain"},
-    "altair": {"report", "papers", "attacks", "explain", "releases", "result.py"},
+    "altair": {"report", "papers", "attacks", "explain", "releases", "statistics", "result.py"},
     "typer": {"cli"},
 }
 

@@ -121,11 +121,14 @@ TABLES: dict[str, Callable[[], Table]] = {
     "cardio": lambda: cohort("cardio", 5, patients=10_000),
 }
 
-MASKED = {"sum": "masked"}
+MASKED = {"sum": "masked", "threshold": 0.9}
+"""As `suture init` writes it: all sites but a tenth must stay in a sum."""
 ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recommended, masked": ({"name": "recommended"}, MASKED),
     "recommended, trusted sum": ({"name": "recommended"}, {}),
+    "masked, a third may drop out": ({"name": "recommended"}, {"sum": "masked"}),
     "13 rounds, masked": ({"name": "additive", "rounds": 13}, MASKED),
+    "13 rounds, trusted sum": ({"name": "additive", "rounds": 13}, {}),
     "local noise": ({"name": "additive", "rounds": 41, "local_noise": True}, {}),
     "12 features, masked": ({"name": "additive", "rounds": 41, "features": 12}, MASKED),
     "monotone, masked": ({"name": "additive", "rounds": 41, "monotone": True}, MASKED),

@@ -3,6 +3,7 @@ epsilon."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -125,3 +126,33 @@ def safe_epsilon(
         rate=rate, threshold=threshold, patients=patients, reliability=reliability, delta=delta
     )
     answer(found, as_json, print_safe)
+
+
+@command(app, "suture plan method --patients 1300 --patients 900 --patients 1100 --epsilon 1")
+def method(
+    patients: Annotated[list[int], option("Training patients of a hospital; repeat for several.")],
+    epsilon: Annotated[float | None, option("Privacy budget; none: no promise.")] = None,
+    delta: Delta = 1e-5,
+    classes: Annotated[int, option("How many outcomes are told apart.")] = 2,
+    images: Annotated[bool, option("The rows are images.")] = False,
+    masked: Annotated[bool, option("Sums are masked, as [protection] sum says.")] = False,
+    threshold: Annotated[float, option("Masked: the share of sites that must stay.")] = 0.9,
+    as_json: Json = False,
+) -> None:
+    """The method that suits such a federation best, with its rounds and settings, by public facts
+    alone: what `method.name = "recommended"` chooses."""
+    from suture.methods.declared import Public
+    from suture.methods.registry import MethodSpec, ranked, recommend
+    from suture.protection.terms import ProtectionSpec
+
+    protection = ProtectionSpec(sum="masked" if masked else "trusted", threshold=threshold)
+    sizes = {str(number): count for number, count in enumerate(patients, 1)}
+    public = Public(
+        None, len(sizes), sum(patients), sizes, classes=classes, epsilon=epsilon, masked=masked,
+        images=images, delta=delta, honest=protection.honest_of(len(sizes)),
+    )  # fmt: skip
+    chosen = recommend(MethodSpec(), public).model_dump(exclude_unset=True)
+    best, fit = ranked(public)[0]
+    found = {"method": {"name": best.name, **chosen}, "why": fit.why}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in found["method"].items()]
+    answer(found, as_json, "[method]", *lines, f"# {fit.why}")

@@ -23,6 +23,7 @@ from suture.schema.table import Image
 from suture.site.images import library
 from suture.study import Study
 
+THRESHOLD = 0.9  # of the sites in a masked sum
 SIDE, SIZE = 128, 32  # pixels of a side in the image files, and in the study
 Kind = Literal["dicom", "png", "dicom-inverted", "png-16"]
 KINDS: tuple[Kind, ...] = ("dicom", "png", "dicom-inverted", "png-16")
@@ -45,6 +46,7 @@ accountant = "pld"
 
 [protection]
 sum = "masked"                 # hospitals mask what they send, so that the server sees sums alone
+threshold = {THRESHOLD}                # so many must stay in a round; the fewer may drop out, the less noise is needed
 
 [evaluation]
 holdout = 0.2
@@ -91,7 +93,7 @@ def write_starter(folder: Path, *, files: bool, patients: int) -> list[Path]:
             schema=cohort.schema,
             method={"name": STARTER["lead"]},
             privacy={"unit": "patient", "epsilon": 8.0},
-            protection={"sum": "masked"},
+            protection={"sum": "masked", "threshold": THRESHOLD},
         ).to_toml()
     targets = [folder / "study.toml", *tables]
     _free(targets)

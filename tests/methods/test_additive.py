@@ -340,8 +340,8 @@ def test_rounds_follow_from_public_figures():
         return cdf(-epsilon / mu + mu / 2) - far - 1e-5
 
     # .75 n mu .15 / 18, and 7 of 10 sites counted on
-    large = Public(sites=10, patients=12000, epsilon=8.0, honest=7)
-    steps = 0.75 * 12000 * optimize.brentq(excess, 0.5, 5) * math.sqrt(0.7) * 0.15 / 18
+    large = Public(sites=10, patients=8000, epsilon=8.0, honest=7)
+    steps = 0.75 * 8000 * optimize.brentq(excess, 0.5, 5) * math.sqrt(0.7) * 0.15 / 18
     assert gradients_for(large, False) == math.ceil(steps)
     assert gradients_for(Public(sites=10, epsilon=1.0), False) == 40
-    assert gradients_for(Public(), False) == 200
+    assert gradients_for(Public(), False) == 80

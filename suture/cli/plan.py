@@ -152,7 +152,6 @@ def method(
         images=images, delta=delta, honest=protection.honest_of(len(sizes)),
     )  # fmt: skip
     chosen = recommend(MethodSpec(), public).model_dump(exclude_unset=True)
-    best, fit = ranked(public)[0]
-    found = {"method": {"name": best.name, **chosen}, "why": fit.why}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in found["method"].items()]
-    answer(found, as_json, "[method]", *lines, f"# {fit.why}")
+    _, fit = ranked(public)[0]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in chosen.items()]
+    answer({"method": chosen, "why": fit.why}, as_json, "[method]", *lines, f"# {fit.why}")

@@ -98,17 +98,18 @@ class Draft:
     def text(self, folder: Path, method: str) -> str:
         """The study file, with paths as seen from its folder."""
         seen = "" if not self.asked.bounds_from_rows else WORDS["head"]["seen"]
-        table, name = _line(self.spec.describe()), Path(self.spec.describe()).name.split(".")[0]
+        table = _line(self.spec.describe())
+        name = Path(table).name.removesuffix(".gz").rpartition(".")[0] or "draft"
         head = WORDS["head"]["text"].format(table=table, least=LEAST, seen=seen)
         data = self.spec.without_password().model_dump(mode="json", exclude_defaults=True)
         if self.spec.path is not None:
             data["path"] = os.path.relpath(self.spec.path, folder)
-        study: dict[str, Any] = {"name": _line(name) or "draft", "outcome": self.outcome}
+        study: dict[str, Any] = {"name": name, "outcome": self.outcome}
         study |= {} if self.positive is None else {"positive": self.positive}
         study |= {"simulation": True} if self.sites else {}
         sites = [{"name": n, "data": data | part} for n, part in (self.sites or {name: {}}).items()]
         features = self.features.items()
-        groups = [n for n, one in features if isinstance(one, Category) and one.protected]
+        groups = [n for n, one in features if isinstance(one, Category | Flag) and one.protected]
         schema = {"patient": self.patient or "", **({"groups": groups} if groups else {})}
         lines = [head.strip(), "[study]", *self._lines(study)]
         for site in sites:
@@ -157,6 +158,8 @@ def draft(place: Mapping[str, Any], asked: Asked) -> Draft:
             why = why or _feature(made, name, values)
             if why:
                 made.left_out[name] = WORDS["why"][why]
+            elif re.search(WORDS["after"], name, re.IGNORECASE):
+                made.remarks[name] = "known only after the outcome? Then leave it out"
     if not made.features:
         reasons = "; ".join(f"{toml_key(n)}: {why}" for n, why in [*made.left_out.items()][:20])
         raise DataError(f"{spec.describe()}: no column can be a feature ({reasons})")
@@ -255,11 +258,14 @@ def _read(spec: SourceSpec) -> tuple[dict[str, Cells], dict[str, str], list[str]
     return cells, types, list(problems)
 
 
-def _counts(spec: SourceSpec, name: str, patient: str | None = None) -> tuple[Cells, list[str]]:
-    """A column's different cells, with their rows or their patients; marks first, then the most
-    frequent."""
+def _counts(
+    spec: SourceSpec, name: str, patient: str | None = None, *, each: bool = True
+) -> tuple[Cells, list[str]]:
+    """A column's different cells (or all that are not missing, as one), with their rows or their
+    patients; marks first, then the most frequent."""
     with open_table(spec, [name, *([patient] if patient else [])], site="here") as opened:
         text, marks = sql_text(opened, name), ", ".join(map(quoted, [*_MARKS, *map(str, _CODES)]))
+        text = text if each else f"CASE WHEN {text} NOT IN ({marks}) THEN '' END"
         people = f"DISTINCT {sql_text(opened, patient)}" if patient else "*"
 
         def grouped(relation: str) -> str:
@@ -308,7 +314,8 @@ def _share(values: Cells, *shapes: str) -> float:
 def _role(made: Draft, role: str, given: str | None, names: Sequence[str]) -> str | None:
     """The column of the patient or the outcome: as given, or by its name."""
     if given is not None and given not in names:
-        raise StudyError(f"--{role}: there is no column {given!r}; found {', '.join(names[:30])}")
+        shown = ", ".join(map(toml_key, names[:30]))
+        raise StudyError(f"--{role}: there is no column {given!r}; found {shown}")
     known = WORDS[role]
     called = [(known.index(key), n) for n in names if (key := clinical.plain(n)) in known]
     if given is None and called and (role == "patient" or len(called) == 1):
@@ -327,7 +334,6 @@ def _no_feature(name: str, kind: str, values: Cells, leave_out: Sequence[str]) -
     signs = {
         "asked": any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out),
         "control": not name.isprintable(),
-        "empty": not values,
         "date": "DATE" in kind or "TIME" in kind or plain in WORDS["date"]
         or _share(values, "date") >= 0.8,
         "nested": "[" in kind or "STRUCT" in kind or "MAP" in kind or kind == "BLOB",
@@ -337,13 +343,19 @@ def _no_feature(name: str, kind: str, values: Cells, leave_out: Sequence[str]) -
         "site": plain in WORDS["site"],
         "pair": _share(values, "pair") >= 0.5,
         "unit": not numeric and len(values) > 3 and _share(values, "unit") >= 0.5,
-        "text": not numeric and (len(values) > 10 * MOST or max(map(len, values), default=0) > 80),
+        "text": not numeric and len(values) > 10 * MOST,
     }  # fmt: skip
     return next((why for why, holds in signs.items() if holds), "")
 
 
 def _feature(made: Draft, name: str, values: Cells) -> str:
-    """Add a column to the draft as a number, a flag or a category; or why it is none of them."""
+    """Add a column to the draft as a number, a flag or a category; or why it is none of them.
+
+    One patient alone must not decide what a draft says, so only values that enough patients have
+    count: a flag is one whether or not somebody here has it.
+    """
+    if sum(_counts(made.spec, name, made.patient, each=False)[0].values()) < LEAST:
+        return "rare"
     named = clinical.read_name(name)
     named = named if named is not None and named.statistic in clinical.LEVELS else None
     numbers = {value: x for value in values if (x := _number(value, made.spec)) is not None}
@@ -351,21 +363,15 @@ def _feature(made: Draft, name: str, values: Cells) -> str:
     if mostly and (named is not None or len(numbers) > MOST // 3):
         _add_number(made, name, values, numbers, named)
         return ""
-    if len(numbers) == len(values):
-        every = list(numbers.values())
-        marks = {value for value, x in numbers.items() if _alone(x, every)}
-        _add_marks(made, name, marks)
-        values = {value: n for value, n in values.items() if value not in marks}
-    if values and all(BINARY.code(value) >= 0 for value in values):
-        if len({BINARY.code(value) for value in values}) < 2:
-            return "one"
-        made.features[name] = Flag()
-        return ""
-    often = _often(made, name)
-    if not 2 <= len(often) <= MOST:
+    every = list(numbers.values()) if len(numbers) == len(values) else []
+    _add_marks(made, name, {value for value, x in numbers.items() if _alone(x, every)})
+    often, protected = _often(made, name), clinical.plain(name) in WORDS["protected"]
+    if often and all(BINARY.code(value) >= 0 for value in often):
+        made.features[name] = Flag(protected=protected)
+    elif 2 <= len(often) <= MOST:
+        made.features[name] = Category(values=tuple(sorted(often)), protected=protected)
+    else:
         return "text" if often[2:] else "rare"
-    protected = clinical.plain(name) in WORDS["protected"]
-    made.features[name] = Category(values=tuple(sorted(often)), protected=protected)
     return ""
 
 
@@ -450,12 +456,13 @@ def _bounds(made: Draft, name: str, numbers: Sequence[float]) -> None:
 
 
 def _often(made: Draft, name: str) -> list[str]:
-    """Values that enough patients have, each in its most common letter case."""
+    """Values that enough patients have, each in its most common letter case; others are noted."""
     found, cased = _counts(made.spec, name, made.patient)[0], dict[str, str]()
     for value, patients in found.items():
         if patients >= LEAST and value.isprintable() and len(value) <= 80:
             cased.setdefault(whole(value).casefold(), whole(value))
-    if len(cased) < len({whole(value) for value in found}):
+    plain = all(BINARY.code(value) >= 0 for value in cased.values())
+    if {whole(v) for v in found if not plain or BINARY.code(v) < 0} - {*cased.values()}:
         made.notes.append(
             f"{toml_key(name)}: values of fewer than {LEAST} patients, or in another letter case, "
             "are not written; they count as missing"
@@ -464,10 +471,11 @@ def _often(made: Draft, name: str) -> list[str]:
 
 
 def _outcome(made: Draft, values: Cells) -> None:
-    made.positive = made.asked.positive
-    if made.positive is not None or all(BINARY.code(value) >= 0 for value in values):
+    made.positive, often = made.asked.positive, _often(made, made.outcome)
+    if made.positive is not None and made.positive not in values:
+        raise StudyError(f"--positive: no cell of {made.outcome!r} reads {made.positive!r}")
+    if made.positive is not None or all(BINARY.code(value) >= 0 for value in often):
         return
-    often = _often(made, made.outcome)
     meant = [value for value in often if clinical.plain(value) in WORDS["positive"]]
     if len(meant) == 1 and len(often) == 2:
         made.positive, made.remarks["positive"] = meant[0], "by its meaning: check"

@@ -206,11 +206,11 @@ LEFT_OUT = {
     "dates in the future": ("seen", cycle("2199-03-01", "2024-04-05"), "a date"),
     "dates of 1900": ("seen", cycle("2024-03-01", "01-01-1900"), "a date"),
     "numbers of a spreadsheet's dates": ("Datum", cycle("45123", "45200"), "a date"),
-    "an empty column": ("x", cycle(""), "empty"),
-    "nothing but marks": ("x", cycle("NA", "?"), "empty"),
-    "one value": ("x", cycle("1"), "one value"),
+    "an empty column": ("x", cycle(""), "no value"),
+    "nothing but marks": ("x", cycle("NA", "?"), "no value"),
+    "one value": ("x", cycle("7"), "no two values"),
     "one text": ("x", cycle("icu"), "no two values"),
-    "free text": ("note", [f"Mrs. {i} felt {'very ' * 20}ill" for i in range(ROWS)], "text of many"),
+    "free text": ("note", [f"Mrs. {i} felt {'very ' * 20}ill" for i in range(ROWS)], "no two values"),
     "names": ("Nachname", [f"Meier{i}" for i in range(ROWS)], "names, numbers or places"),
     "another identifier": ("encounter_id", [str(i) for i in range(ROWS)], "names, numbers or places"),
     "a hospital": ("hospital", cycle("north", "south"), "--sites-by"),
@@ -244,6 +244,19 @@ def test_values_of_few_patients_are_not_written(tmp_path):
     # nor does the draft tell whether there are any: it reads the same without them
     plain = drafted(tmp_path, table("diagnosis", cycle("none", "mild", "severe")))
     assert plain.text(tmp_path, "fedavg") == text
+
+
+@pytest.mark.parametrize(
+    "alone", [["0", "1"], ["no", "Yes"], ["0", ""], ["0", "7"], ["", "1"], ["", "120"]]
+)
+def test_one_patient_alone_does_not_change_the_draft(tmp_path, alone):
+    """Whether anybody has a rare condition, or a value at all, cannot be seen from the draft."""
+    common, single = alone
+    with_one = drafted(
+        tmp_path, table("SYSBP" if single == "120" else "hiv", [*cycle(common, rows=59), single])
+    )
+    without = drafted(tmp_path, table("SYSBP" if single == "120" else "hiv", cycle(common)))
+    assert with_one.text(tmp_path, "fedavg") == without.text(tmp_path, "fedavg")
 
 
 def test_rows_of_one_patient_do_not_make_a_value_frequent(tmp_path):
@@ -288,6 +301,13 @@ def test_the_outcome_of_text_is_read_or_asked_for(tmp_path, cells, positive, gap
             runs(made, tmp_path)
     else:
         assert not runs(made, tmp_path)[1].loaded.problems
+
+
+def test_columns_that_may_come_after_the_outcome_are_marked(tmp_path):
+    made = drafted(tmp_path, table("icu_death", cycle("0", "1")))
+    assert "known only after" in made.remarks["icu_death"]
+    with pytest.raises(StudyError, match="no cell of 'died' reads 'yes'"):
+        drafted(tmp_path, table("x", cycle("0", "1")), positive="yes")
 
 
 def test_the_positive_text_may_be_given(tmp_path):

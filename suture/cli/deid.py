@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from suture.cli.options import Json, answer, argument, command, group, listed, option
+import typer
+
+from suture.cli.options import Json, Reading, answer, argument, command, group, listed, option
 from suture.errors import StudyError
 
 app = group(
@@ -18,6 +20,8 @@ app = group(
     "suture deid scan rows.csv",
 )
 File = Annotated[Path, argument("A .csv, .parquet or .duckdb file.")]
+Keep = Annotated[list[str] | None, option("Keep this column whatever the scan says; repeat.")]
+Drop = Annotated[list[str] | None, option("Drop this column whatever the scan says; repeat.")]
 
 
 def _secret(home: Path) -> bytes:
@@ -27,21 +31,29 @@ def _secret(home: Path) -> bytes:
         raise StudyError(f"{home} holds no secret.key; a site's first run makes it") from None
 
 
-@command(app, "suture deid scan rows.csv --json")
-def scan(file: File, as_json: Json = False) -> None:
-    """Say of every column what it seems to be, and what to do with it."""
-    from suture.site.deid import print_scan
+@command(app, "suture deid scan rows.csv --separator ';' --encoding latin-1 --json")
+def scan(
+    file: File, reading: Reading, keep: Keep = None, drop: Drop = None, as_json: Json = False
+) -> None:
+    """Say of every column what it seems to be, and what to do with it. Exit code 8: some columns are
+    not recognised, and wait for your --keep or --drop."""
+    from suture.site.deid import UNDECIDED, print_scan
     from suture.site.deid import scan as look
 
-    findings, rows = look(file)
+    findings, rows = look(reading.of(file), keep=keep or (), drop=drop or ())
     columns = [finding.as_dict() for finding in findings]
-    answer({"file": file.name, "rows": rows, "columns": columns}, as_json, print_scan)
+    unsure = [finding.column for finding in findings if finding.action == "look"]
+    found = {"file": file.name, "rows": rows, "columns": columns, "unsure": unsure}
+    answer(found, as_json, print_scan)
+    if unsure:
+        raise typer.Exit(UNDECIDED)
 
 
 @command(app, "suture deid apply rows.csv --out clean.csv --quasi age,sex,zip --patient mrn")
 def apply(
     file: File,
     out: Annotated[Path, option("The copy: a new .csv or .parquet file.")],
+    reading: Reading,
     patient: Annotated[str | None, option("The column that identifies the patient.")] = None,
     codes: Annotated[str, option("Codes for patients: none, random or keyed.")] = "none",
     code_table: Annotated[
@@ -53,12 +65,12 @@ def apply(
     quasi: Annotated[
         str | None, option("Columns to measure linkage on, separated by commas.")
     ] = None,
-    keep: Annotated[
-        list[str] | None, option("Keep this column whatever the scan says; repeat.")
-    ] = None,
-    drop: Annotated[
-        list[str] | None, option("Drop this column whatever the scan says; repeat.")
-    ] = None,
+    keep: Keep = None,
+    drop: Drop = None,
+    drop_unsure: Annotated[
+        bool, option("Leave out every column that the scan is unsure of.", "--drop-unsure")
+    ] = False,
+    text: Annotated[str, option("Free text: drop, or redact (blacked out, not safe).")] = "drop",
     as_json: Json = False,
 ) -> None:
     """Write a de-identified copy and its report; measure who can still be singled out."""
@@ -66,7 +78,7 @@ def apply(
     from suture.site.deid import print_apply
 
     found = copy(
-        file,
+        reading.of(file),
         out,
         patient=patient,
         codes=codes,
@@ -74,6 +86,8 @@ def apply(
         code_table=code_table,
         keep=keep or (),
         drop=drop or (),
+        drop_unsure=drop_unsure,
+        text=text,
         quasi=listed(quasi),
     )
     answer(found, as_json, print_apply)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -21,6 +21,7 @@ import typer.core
 if TYPE_CHECKING:
     from suture.engine.conduct import Progress
     from suture.engine.round import Engine
+    from suture.site.sources import SourceSpec
 
 # Help is plain text here (rich_markup_mode=None), but Typer escapes its brackets for Rich all the
 # same: "\\[default: 5]".
@@ -71,6 +72,31 @@ class Engines:
         from suture.network import engine_of
 
         return engine_of(self.engine, self.hub, self.threads, run)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a table's file is written: the details of ``data = { path = ..., ... }`` as options."""
+
+    separator: Annotated[str | None, option("What separates columns of a .csv file.")] = None
+    encoding: Annotated[str, option("utf-8, latin-1 or utf-16.")] = "utf-8"
+    decimal: Annotated[str, option("The decimal mark: a point or a comma.")] = "."
+    missing: Annotated[list[str] | None, option("A text that means missing; repeat.")] = None
+    table: Annotated[str | None, option("The table of a .duckdb file.")] = None
+
+    def of(self, file: Path) -> SourceSpec:
+        """The source that these options and a file make."""
+        from pydantic import ValidationError
+
+        from suture.errors import StudyError
+        from suture.schema.table import explain
+        from suture.site.sources import SourceSpec
+
+        given = {"path": str(file), **asdict(self), "missing": tuple(self.missing or ())}
+        try:
+            return SourceSpec.model_validate(given)
+        except ValidationError as error:
+            raise StudyError(explain(error, "options")) from None
 
 
 def group(name: str = "", help: str = "", example: str = "", **options: Any) -> typer.Typer:

@@ -32,12 +32,14 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -45,13 +47,23 @@ from rich.table import Table
 from suture.errors import DataError, RunError, StudyError
 from suture.privacy.noise.source import derive
 from suture.site.identifiers import (
+    FIRST_NAMES,
     INSIDE,
+    LAST_NAMES,
+    LOOKS,
     RESTRICTED_ZIP3,
+    SAFE,
     Finding,
     Report,
     Values,
+    age_in,
+    clean,
+    fold,
     judge,
+    per_year,
     refuse_data_as_names,
+    year_in,
+    zip3_in,
 )
 from suture.site.sources import (
     Opened,
@@ -68,9 +80,12 @@ if TYPE_CHECKING:
 
 
 SAMPLE = 2000
+UNDECIDED = 8
+"""Exit code of a scan that leaves columns for a person to look at."""
+Source: TypeAlias = "str | os.PathLike[str] | SourceSpec"
 
 
-def open_file(path: str | os.PathLike[str]) -> SourceSpec:
+def open_file(path: Source) -> SourceSpec:
     """The file to de-identify."""
     spec = source_of(path)
     if not isinstance(spec, SourceSpec) or spec.kind == "sql":
@@ -78,46 +93,70 @@ def open_file(path: str | os.PathLike[str]) -> SourceSpec:
     return spec
 
 
-def scan(path: str | os.PathLike[str]) -> tuple[list[Finding], int]:
+def scan(
+    path: Source,
+    *,
+    keep: Collection[str] = (),
+    drop: Collection[str] = (),
+    today: date | None = None,
+) -> tuple[list[Finding], int]:
     """Judge every column of a file; returns the findings and the number of rows."""
-    with open_table(open_file(path), [], site="this one") as opened:
-        refuse_data_as_names(list(opened.names), opened.place)
+    with open_table(open_file(path), [*keep, *drop], site="this one") as opened:
+        found = _judged(opened, keep, drop, (today or date.today()).year)
         rows = int(one_row(opened, f"SELECT count(*) FROM {opened.relation}")[0])
         if not rows:
             raise DataError(f"{opened.place}: the table has no rows")
-        return [judge(name, read_values(opened, name)) for name in opened.names], rows
+        return found, rows
+
+
+def _judged(
+    opened: Opened, keep: Collection[str], drop: Collection[str], year: int
+) -> list[Finding]:
+    refuse_data_as_names(list(opened.names), opened.place)
+    judged = (judge(name, read_values(opened, name), year) for name in opened.names)
+    return [_decided(found, keep, drop) for found in judged]
 
 
 def read_values(opened: Opened, column: str) -> Values:
     """One column's values: one pass over the rows, then work on distinct values only."""
-    name, text = opened.names[column], _text(opened, column)
-    rows_with_text = f"FROM {opened.relation} WHERE {name} IS NOT NULL AND {text} <> ''"
-    counted = f"SELECT {text} AS v, count(*)::BIGINT AS n {rows_with_text} GROUP BY 1"
+    text, spec = _text(opened, column), opened.spec
+    text = f"trim(translate({text}, {quoted(LOOKS[0])}, {quoted(LOOKS[1])}))"
+    missing = "".join(f" AND {text} <> {quoted(word)}" for word in spec.missing)
+    point = "replace(v, ',', '.')" if spec.decimal == "," else "v"
+    number = f"CASE WHEN regexp_matches(v, '^[-+.,0-9]') THEN TRY_CAST({point} AS DOUBLE) END"
+    counted = (
+        f"SELECT v, n, {number} AS x FROM (SELECT {text} AS v, count(*)::BIGINT AS n FROM "
+        f"{opened.relation} WHERE {text} <> ''{missing} GROUP BY 1)"
+    )
     execute(opened, f"CREATE OR REPLACE TEMP TABLE suture_values AS {counted}")
 
     def total(what: str, condition: str) -> str:
         return f"coalesce(sum({what}) FILTER ({condition}), 0)::BIGINT"
 
-    numeric = "TRY_CAST(v AS DOUBLE) IS NOT NULL"
     anything = quoted("|".join(f"(?:{pattern})" for pattern in INSIDE.values()))
-    decimal = f"{numeric} AND contains(v, '.') AND NOT regexp_full_match(v, '.*\\.0+')"
+    decimal = f"x IS NOT NULL AND x <> round(x) AND regexp_matches(v, '[.{spec.decimal}]')"
     spaces = "n * (length(v) - length(replace(v, ' ', '')) + 1)"
-    hit = f"NOT {numeric} AND regexp_matches(v, {{}})"
-    parts = [total("n", "true"), "count(*)", total("n", numeric), total("n", decimal)]
-    parts += [total(spaces, "true"), total("n", hit.format(anything))]
-    found = one_row(opened, f"SELECT {', '.join(parts)} FROM suture_values")
-    rows, distinct, numbers, decimals, words, hits = found
+    hit = "x IS NULL AND regexp_matches(v, {})"
+    parts = [total("n", "true"), "count(*)", total("n", "x IS NOT NULL"), total("n", decimal)]
+    parts += [total(spaces, "true"), "coalesce(min(x), 0)", "coalesce(max(x), 0)"]
+    found = one_row(
+        opened, f"SELECT {', '.join([*parts, total('n', hit.format(anything))])} FROM suture_values"
+    )
+    rows, distinct, numbers, decimals, words, least, most, hits = found
     inside = {}
     if hits:
         each = [total("n", hit.format(quoted(pattern))) for pattern in INSIDE.values()]
         found = one_row(opened, f"SELECT {', '.join(each)} FROM suture_values")
         inside = {name: count / rows for name, count in zip(INSIDE, found, strict=True) if count}
-    chosen = f"SELECT v, n FROM suture_values ORDER BY hash(v) LIMIT {SAMPLE}"
-    sample = execute(opened, chosen).fetchall()
+    sample: list[tuple[str, float]] = []
+    for part, whole in (("x IS NULL", rows - numbers), ("x IS NOT NULL", numbers)):
+        chosen = f"SELECT v, n FROM suture_values WHERE {part} ORDER BY hash(v) LIMIT {SAMPLE}"
+        drawn = execute(opened, chosen).fetchall()
+        weight = whole / max(sum(n for _, n in drawn), 1)
+        sample += [(value, n * weight) for value, n in drawn]
     execute(opened, "DROP TABLE suture_values")
-    some = max(rows, 1)
-    shares = (numbers / some, decimals / some, words / some)
-    return Values(rows, distinct, *shares, opened.types[column], sample, inside)
+    shares = (count / max(rows, 1) for count in (numbers, decimals, words))
+    return Values(rows, distinct, *shares, least, most, opened.types[column], sample, inside)
 
 
 def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:
@@ -129,7 +168,7 @@ def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:
     except duckdb.Error as error:
         raise DataError(
             f"{opened.place}: reading failed ({type(error).__name__}); check that every line has "
-            "the columns of the header, that quotes are closed and that the text is UTF-8"
+            "the columns of the header, that quotes are closed, and --separator and --encoding"
         ) from None
 
 
@@ -155,8 +194,11 @@ FLOOR = (
 )
 
 
+TEXTS = ("drop", "redact")
+
+
 def apply(
-    path: str | os.PathLike[str],
+    path: Source,
     out: Path,
     *,
     patient: str | None = None,
@@ -165,31 +207,43 @@ def apply(
     code_table: Path | None = None,
     keep: Sequence[str] = (),
     drop: Sequence[str] = (),
+    drop_unsure: bool = False,
+    text: str = "drop",
     quasi: Sequence[str] = (),
     restricted: Sequence[str] = (),
     today: date | None = None,
 ) -> Report:
-    """Scan, then write a de-identified copy (CSV or Parquet) and return a report without values."""
+    """Scan, then write a de-identified copy (CSV or Parquet) and return a report without values.
+
+    A column that the scan is unsure of is never written: name it in ``keep`` or ``drop``, or leave
+    out all of them with ``drop_unsure``; otherwise nothing is written at all."""
     spec = open_file(path)
     _check(out, codes, patient, secret, code_table)
+    if text not in TEXTS:
+        raise StudyError(f"expected text {' or '.join(TEXTS)}, found {text!r}")
     named = [*keep, *drop, *quasi, *([patient] if patient else [])]
+    year = (today or date.today()).year
     with open_table(spec, named, site="this one") as opened:
-        refuse_data_as_names(list(opened.names), opened.place)
-        judged = (judge(name, read_values(opened, name)) for name in opened.names)
-        findings = {found.column: _decided(found, keep, drop) for found in judged}
-        cap = (today or date.today()).year - 90
+        found = _judged(opened, keep, drop, year)
+        findings = {f.column: _settled(f, text) for f in found}
+        unsure = [f.column for f in found if f.action == "look" and f.column != patient]
+        if unsure and not drop_unsure:
+            raise DataError(
+                f"{opened.place}: {len(unsure)} columns are not recognised, so nothing was written: "
+                f"{', '.join(unsure)}. Look at them, then decide on each with --keep COLUMN or "
+                "--drop COLUMN; --drop-unsure leaves out all of them"
+            )
         zips = RESTRICTED_ZIP3 | set(restricted)
         written = {
-            name: _generalised(opened, name, found.how, cap, zips)
-            for name, found in findings.items()
-            if found.action != "drop"
+            name: opened.names[name]
+            if f.action == "keep"
+            else _mapped(opened, name, _change(opened, findings, name, year, zips))
+            for name, f in findings.items()
+            if f.action != "drop" and name != patient
         }
-        if patient is not None:
-            written.pop(patient, None)
-            if codes != "none":
-                _make_codes(opened, patient, codes, secret, code_table)
-                code = f"(SELECT code FROM suture_codes WHERE id = {_text(opened, patient)})"
-                written = {patient: code, **written}
+        if patient is not None and codes != "none":
+            ids = _codes(_distinct(opened, patient), codes, secret, code_table)
+            written = {patient: _mapped(opened, patient, ids.get), **written}
         if not written:
             raise DataError(f"{opened.place}: every column is an identifier; nothing would be left")
         lost = _lost(opened, findings, written)
@@ -210,6 +264,9 @@ def apply(
         "output": out.name,
         "rows": rows,
         "columns": columns,
+        "unsure": unsure,
+        "kept_by_steward": [name for name in keep if findings[name].sign == KEPT],
+        "dropped_by_steward": list(drop),
         "patient": patient,
         "codes": CODES[codes] if patient else "",
         "linkage": risk,
@@ -239,14 +296,25 @@ def _check(
         raise StudyError("random codes are kept in a table at the site: --code-table codes.json")
 
 
+KEPT, DROPPED = "kept by the steward", "dropped by the steward"
+
+
 def _decided(found: Finding, keep: Collection[str], drop: Collection[str]) -> Finding:
     """The steward's word stands, and is recorded."""
     if found.column in keep and found.action != "keep":
-        return replace(found, sign="kept by the steward", action="keep", how="", inside={})
+        return replace(found, sign=KEPT, action="keep", how="", inside={})
     if found.column in drop:
-        category, sign = found.category or "other", "dropped by the steward"
-        decided = replace(found, category=category, sign=sign, confidence="high", action="drop")
-        return replace(decided, how="", inside={})
+        decided = replace(found, category=found.category or "other", sign=DROPPED)
+        return replace(decided, confidence="high", action="drop", how="", inside={})
+    return found
+
+
+def _settled(found: Finding, text: str) -> Finding:
+    """What is done in the copy: nobody's decision leaves a column out, texts as asked."""
+    if found.action == "look":
+        return replace(found, action="drop", sign=f"left out, nobody decided: {found.sign}")
+    if found.category == "text" and text == "redact" and found.sign != DROPPED:
+        return replace(found, action="generalise", how="redact")
     return found
 
 
@@ -254,31 +322,88 @@ def _text(opened: Opened, column: str) -> str:
     return f"trim(CAST({opened.names[column]} AS VARCHAR))"
 
 
-def _generalised(opened: Opened, column: str, how: str, cap: int, zips: Iterable[str]) -> str:
-    """A column of the copy in SQL; NULL where a value is not understood."""
-    name, kind, text = opened.names[column], opened.types[column], _text(opened, column)
-    if how == "year":
-        if kind.startswith(("DATE", "TIMESTAMP")):
-            year = f"year({name})"
-        else:
-            found = "(?:^|[^0-9])((?:18|19|20)[0-9]{2})(?:[^0-9]|$)"
-            compact = f"CASE WHEN regexp_full_match({text}, '[0-9]{{8}}') THEN left({text}, 4) END"
-            first = f"regexp_extract({text}, '{found}', 1)"
-            year = f"coalesce(TRY_CAST({compact} AS INTEGER), TRY_CAST({first} AS INTEGER))"
-        return f"CASE WHEN {year} <= {cap} THEN '{cap} or before' ELSE CAST({year} AS VARCHAR) END"
+def _distinct(opened: Opened, column: str) -> list[str]:
+    text = _text(opened, column)
+    named = f"FROM {opened.relation} WHERE nullif({text}, '') IS NOT NULL"
+    return [
+        row[0] for row in execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
+    ]
+
+
+Change: TypeAlias = Callable[[str], str | None]
+
+
+def _mapped(opened: Opened, column: str, change: Change) -> str:
+    """A column of the copy in SQL: every distinct value through a function; NULL where it says None."""
+    import pandas
+
+    values, table = _distinct(opened, column), f"suture_map_{list(opened.names).index(column)}"
+    frame = pandas.DataFrame({"v": values, "g": [change(value) for value in values]}, dtype=str)
+    opened.connection.register("suture_frame", frame)
+    execute(opened, f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT v, g FROM suture_frame")
+    opened.connection.unregister("suture_frame")
+    return f"(SELECT g FROM {table} WHERE v = {_text(opened, column)})"
+
+
+def _change(
+    opened: Opened, findings: Mapping[str, Finding], column: str, year: int, zips: frozenset[str]
+) -> Change:
+    """How a column's values are generalised; None is written as an empty cell."""
+    how, oldest = findings[column].how, year - 90
     if how == "age":
-        years = r"^([0-9]{1,3}(?:[.][0-9]+)?)\s*(?:y|yrs?|years?)?$"
-        number = f"TRY_CAST(regexp_extract({text}, '{years}', 1) AS DOUBLE)"
-        plain = f"regexp_replace(CAST({number} AS VARCHAR), '[.]0$', '')"
-        return f"CASE WHEN {number} > 89 THEN '90+' ELSE {plain} END"
+        return partial(age_in, per_year=per_year(column))
     if how == "zip3":
-        # A spreadsheet drops the zero in front of a New England ZIP code.
-        code = "([0-9]{3,5})(?:[.]0)?(?:-[0-9]{4})?"
-        zip3 = f"left(lpad(regexp_extract({text}, '^{code}$', 1), 5, '0'), 3)"
-        listed = ", ".join(map(quoted, sorted(zips)))
-        known = f"CASE WHEN {zip3} IN ({listed}) THEN '000' ELSE {zip3} END"
-        return f"CASE WHEN regexp_full_match({text}, '{code}') THEN {known} END"
-    return name
+        return partial(zip3_in, restricted=zips)
+    if how == "redact":
+        people = [f.column for f in findings.values() if f.category in ("name", "geography")]
+        return redactor(
+            [v for name in people for v in _distinct(opened, name)], _distinct(opened, column)
+        )
+
+    def only_year(text: str) -> str | None:
+        found = year_in(text, year, named=True)
+        return None if found is None else f"{oldest} or before" if found <= oldest else str(found)
+
+    return only_year
+
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_OLD = re.compile(r"\b(?:9\d|1[0-2]\d)(?=[- ]?(?:y|j|a[nñ]|lat|lata|M?onat))")
+_NUMBER = re.compile(r"\b(?=\w*\d\w*\d\w*\d)(?=\w*[A-Za-z])\w+|\d{5,}")
+BLACK = "█"
+
+
+def redactor(people: Iterable[str], texts: Iterable[str]) -> Change:
+    """Blacks out in a text: every pattern of `INSIDE`; long numbers and codes; ages over 89; words of
+    the table's own names and places, in any letter case; common names; and every capitalised word
+    that the column's texts never write small. A rare name in small letters that the table does not
+    hold elsewhere stays."""
+    known = {
+        word for value in people for word in _WORD.findall(fold(value)) if len(word) > 2
+    } - SAFE
+    small = {word for text in texts for word in _WORD.findall(clean(text)) if word.islower()}
+    listed = (FIRST_NAMES | LAST_NAMES) - SAFE
+    patterns = [*(re.compile(python(pattern)) for pattern in INSIDE.values()), _NUMBER]
+
+    def one(found: re.Match[str]) -> str:
+        word = found[0]
+        plain = fold(word)
+        unseen = not word.islower() and plain not in SAFE and word.lower() not in small
+        return BLACK if plain in known or plain in listed or unseen else word
+
+    def redact(text: str) -> str:
+        text = clean(text)
+        for pattern in patterns:
+            text = pattern.sub(BLACK, text)
+        return _WORD.sub(one, _OLD.sub("90+", text))
+
+    return redact
+
+
+def python(pattern: str) -> str:
+    """A pattern of `INSIDE` as Python's regular expressions write it."""
+    upper = "[A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻ]"
+    return pattern.replace(r"\p{Lu}", upper).replace(r"[\pL\w", r"[\w").replace(r"\pL", r"[^\W\d_]")
 
 
 def _lost(
@@ -297,36 +422,26 @@ def _lost(
     return dict(zip(changed, map(int, found), strict=True))
 
 
-def _make_codes(
-    opened: Opened, patient: str, codes: str, secret: bytes | None, table: Path | None
-) -> None:
-    import pandas
-
-    text = _text(opened, patient)
-    named = f"FROM {opened.relation} WHERE nullif({text}, '') IS NOT NULL"
-    listed = execute(opened, f"SELECT DISTINCT {text} {named} ORDER BY 1").fetchall()
-    ids = [row[0] for row in listed]
-    known: dict[str, str] = {}
+def _codes(
+    ids: Sequence[str], codes: str, secret: bytes | None, table: Path | None
+) -> dict[str, str]:
+    """A code for every patient, keyed or drawn; drawn ones are kept in the table."""
     if codes == "keyed":
         key = derive(secret or b"", "patient codes")
-        known = {i: hmac.new(key, i.encode(), hashlib.sha256).hexdigest()[:24] for i in ids}
-    elif table is not None:
-        if table.exists():
-            known = json.loads(table.read_text(encoding="utf-8"))
-        taken = set(known.values())
-        for i in ids:
-            while i not in known:
-                code = secrets.token_hex(8)
-                if code not in taken:
-                    known[i] = code
-                    taken.add(code)
+        return {i: hmac.new(key, i.encode(), hashlib.sha256).hexdigest()[:24] for i in ids}
+    known: dict[str, str] = {}
+    if table is not None and table.exists():
+        known = json.loads(table.read_text(encoding="utf-8"))
+    taken = set(known.values())
+    for i in ids:
+        while i not in known:
+            code = secrets.token_hex(8)
+            if code not in taken:
+                known[i] = code
+                taken.add(code)
+    if table is not None:
         _put(table, json.dumps(known).encode(), mode=0o600)
-    frame = pandas.DataFrame({"id": ids, "code": [known[i] for i in ids]})
-    opened.connection.register("suture_code_frame", frame)
-    opened.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE suture_codes AS SELECT id, code FROM suture_code_frame"
-    )
-    opened.connection.unregister("suture_code_frame")
+    return known
 
 
 def _write(opened: Opened, written: dict[str, str], out: Path) -> int:
@@ -390,8 +505,10 @@ def linkage(opened: Opened, quasi: Mapping[str, str], patient: str | None) -> Re
 def score(
     findings: Sequence[Finding], truth: Mapping[str, str], honest: Collection[str] = ()
 ) -> Report:
-    """Recall and precision of acting on columns of known truth, and of naming their category."""
-    acted = {f.column: f for f in findings if f.action != "keep"}
+    """Recall and precision of acting on columns of known truth, and of naming their category. A
+    column left to a person counts neither as found nor as taken, and is listed."""
+    acted = {f.column: f for f in findings if f.action in ("drop", "generalise")}
+    unsure = {f.column for f in findings if f.action == "look"}
     right = [name for name in truth if name in acted]
     named = [name for name in right if acted[name].category == truth[name]]
     true = [name for name in truth if name in honest]
@@ -406,6 +523,8 @@ def score(
         "recall": share(right, truth),
         "precision": share(right, acted),
         "category_right": share(named, right),
+        "unsure": sorted(unsure),
+        "kept_silently": [n for n in truth if n not in acted and n not in unsure],
         "missed": [name for name in truth if name not in acted],
         "wrongly_taken": [name for name in acted if name not in truth],
         "category_wrong": [name for name in right if name not in named],
@@ -423,6 +542,11 @@ def print_scan(found: Report) -> None:
     console.print(_columns(found["columns"], f"{found['file']}: {found['rows']:,} rows"))
     kept = [row["column"] for row in found["columns"] if row["action"] == "keep"]
     console.print(f"kept as they are: {', '.join(kept) or 'none'}")
+    if found["unsure"]:
+        console.print(
+            f"unsure, look: {', '.join(found['unsure'])}. Decide on each with --keep COLUMN or --drop "
+            "COLUMN; until then no copy is written"
+        )
     console.print("A scan helps the steward, who answers for the copy: check every kept column.")
 
 
@@ -466,6 +590,8 @@ def print_evaluation(found: Report) -> None:
     console.print(table)
     lists = {
         "missed": "missed",
+        "kept_silently": "of these kept silently",
+        "unsure": "left to a person",
         "wrongly_taken": "taken wrongly",
         "category_wrong": "other category",
     }

@@ -1,142 +1,165 @@
-"""What the eighteen Safe Harbor identifiers look like in a column's values.
+"""What the eighteen Safe Harbor identifiers are called and look like, in eight languages.
 
-Every column is profiled over all of its rows (`Values`), and a sample of its distinct values is
-tried against every sign. `judge` weighs both against what the column's name hints at. A hint alone
-never decides: ``phone_consult`` is a yes or no, ``device_count`` a number, ``drug_name`` no person.
-Values never leave: a `Finding` holds the column, the category, shares and counts, and what to do.
+A column's name is read word by word against a lexicon (`identifiers.toml`), in any letter case, with
+or without accents, written together or apart; its values are tried against signs: shapes, check
+digits (python-stdnum) and lists of common names and cities (`names.toml`). `judge` weighs both. A
+hint alone never decides: ``phone_consult`` is a yes or no, ``device_count`` a number.
 
-The list is that of 45 CFR 164.514(b)(2)(i), (A) to (R). A pattern here is a *sign*, not a proof:
-names have no shape, and a number is an identifier because of what it stands for. Signs that carry a check digit or a fixed mark
-(e-mail, URL, IP address, VIN, IBAN) count alone; those that any number could show (five digits: a
-ZIP code?) count only when nearly every value shows them.
+There are four verdicts: drop, generalise, keep, and *look*. A column is kept only if it is recognised
+as harmless, by its name and its values; what is recognised as neither waits for a person. Values
+never leave: a `Finding` holds the column, the category, shares and counts, and what to do.
 
-Names and cities are the top of public lists of the United States (Census surnames, Social Security
-first names, cities by population). A name that is not here is still found by its column's name or
-by its shape; docs/deidentification.md says what is missed.
+The list is that of 45 CFR 164.514(b)(2)(i), (A) to (R). A sign is no proof: names have no shape, and
+a number is an identifier because of what it stands for. docs/deidentification.md says what is missed.
 """
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
 import re
+import tomllib
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
+from datetime import date, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from suture.errors import DataError
 
 Report: TypeAlias = dict[str, Any]  # plain JSON without a patient's value
-
-_FIRST = """
-    james robert john michael david william richard joseph thomas christopher charles daniel matthew anthony mark donald
-    steven andrew paul joshua kenneth kevin brian timothy ronald george jason edward jeffrey ryan jacob nicholas gary eric
-    jonathan stephen larry justin scott brandon benjamin samuel gregory alexander patrick frank raymond jack dennis jerry
-    tyler aaron jose adam nathan henry zachary douglas peter kyle noah ethan jeremy christian walter keith austin roger
-    terry sean gerald carl dylan harold jordan jesse bryan lawrence arthur gabriel bruce logan billy joe alan juan elijah
-    willie albert wayne randy mason vincent liam roy bobby caleb bradley russell lucas mary patricia jennifer linda
-    elizabeth barbara susan jessica karen sarah lisa nancy sandra betty ashley emily kimberly margaret donna michelle
-    carol amanda melissa deborah stephanie rebecca sharon laura cynthia dorothy amy kathleen angela shirley emma brenda
-    pamela nicole anna samantha katherine christine debra rachel carolyn janet maria olivia heather helen catherine diane
-    julie victoria joyce lauren kelly christina ruth joan virginia judith evelyn hannah andrea megan cheryl jacqueline
-    madison teresa abigail sophia martha sara gloria janice kathryn ann isabella judy charlotte julia grace amber alice
-    jean denise frances danielle marilyn natalie beverly diana brittany theresa kayla alexis doris lori tiffany luis carlos
-    miguel pedro ana carmen rosa fatima mohammed muhammad ahmed ali omar hassan wei ming li yuki hiroshi priya raj anil
-    sanjay ivan olga dmitri elena sofia giulia marco luca pierre claire hans klaus ingrid lars anders
-"""
-
-_LAST = """
-    smith johnson williams brown jones garcia miller davis rodriguez martinez hernandez lopez gonzalez wilson anderson
-    thomas taylor moore jackson martin lee perez thompson white harris sanchez clark ramirez lewis robinson walker young
-    allen king wright scott torres nguyen hill flores green adams nelson baker hall rivera campbell mitchell carter
-    roberts gomez phillips evans turner diaz parker cruz edwards collins reyes stewart morris morales murphy cook rogers
-    gutierrez ortiz morgan cooper peterson bailey reed kelly howard ramos kim cox ward richardson watson brooks chavez wood
-    james bennett gray mendoza ruiz hughes price alvarez castillo sanders patel myers long ross foster jimenez powell
-    jenkins perry russell sullivan bell coleman butler henderson barnes fisher vasquez simmons romero jordan patterson
-    alexander hamilton graham reynolds griffin wallace moreno west cole hayes bryant herrera gibson ellis tran medina
-    aguilar stevens murray ford castro marshall owens harrison fernandez mcdonald woods washington kennedy wells vargas
-    henry chen freeman webb tucker guzman burns crawford olson simpson porter hunter gordon mendez silva shaw snyder mason
-    dixon munoz hunt hicks holmes palmer wagner black robertson boyd rose stone salazar fox warren mills meyer rice
-    schmidt garza daniels ferguson nichols stephens soto weaver ryan gardner payne grant dunn kelley spencer hawkins wang
-    singh khan kumar ivanov muller schneider rossi jensen hansen larsen o'brien murphy
-"""
-
-FIRST_NAMES, LAST_NAMES = frozenset(_FIRST.split()), frozenset(_LAST.split())
-
-CITIES = frozenset(
-    name.strip()
-    for name in """
-    new york,los angeles,chicago,houston,phoenix,philadelphia,san antonio,san diego,dallas,jacksonville,austin,fort worth,
-    san jose,columbus,charlotte,indianapolis,san francisco,seattle,denver,oklahoma city,nashville,el paso,washington,
-    las vegas,boston,detroit,portland,louisville,memphis,baltimore,milwaukee,albuquerque,tucson,fresno,sacramento,
-    kansas city,mesa,atlanta,colorado springs,omaha,raleigh,virginia beach,long beach,miami,oakland,minneapolis,bakersfield,
-    tulsa,tampa,arlington,wichita,aurora,new orleans,cleveland,honolulu,anaheim,henderson,orlando,lexington,stockton,
-    riverside,corpus christi,irvine,cincinnati,santa ana,newark,st. paul,saint paul,pittsburgh,greensboro,durham,lincoln,
-    jersey city,plano,anchorage,st. louis,saint louis,madison,chandler,gilbert,reno,buffalo,cambridge,somerville,worcester,
-    springfield,lowell,brockton,quincy,lynn,salem,providence,hartford,new haven,stamford,bridgeport,manchester,nashua,
-    burlington,albany,rochester,syracuse,yonkers,boise,spokane,tacoma,salt lake city,des moines,little rock,jackson,
-    birmingham,montgomery,mobile,knoxville,chattanooga,richmond,norfolk,london,paris,berlin,madrid,rome,toronto,montreal
-    """.replace("\n", "").split(",")
+_DATA, _LISTS = (
+    tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    for name in ("identifiers.toml", "names.toml")
 )
-
-
-CATEGORIES = {
-    "name": "(A) names",
-    "geography": "(B) places smaller than a state",
-    "date": "(C) dates, and ages over 89",
-    "phone": "(D) telephone numbers",
-    "fax": "(E) fax numbers",
-    "email": "(F) e-mail addresses",
-    "ssn": "(G) social security numbers",
-    "record_number": "(H) medical record numbers",
-    "health_plan": "(I) health plan numbers",
-    "account": "(J) account numbers",
-    "licence": "(K) certificate and licence numbers",
-    "vehicle": "(L) vehicle identifiers and plates",
-    "device": "(M) device identifiers and serial numbers",
-    "url": "(N) web addresses",
-    "ip": "(O) IP addresses",
-    "biometric": "(P) biometric identifiers",
-    "photo": "(Q) full-face photographs",
-    "other": "(R) any other unique number or code",
-}
-
-_ZIP3 = (
-    "036 059 063 102 202 203 204 205 369 556 692 753 772 790 821 823 830 831 878 879 884 890 893"
-)
-RESTRICTED_ZIP3 = frozenset(_ZIP3.split())
+CATEGORIES: dict[str, str] = _DATA["categories"]
+RESTRICTED_ZIP3 = frozenset(_DATA["values"]["restricted_zip3"].split())
 """Three-digit areas of 20,000 people or fewer, by Census 2000 (the 17 of the guidance of 2012) or
 2010. The rule binds to the current census: pass newer ones to `apply`."""
+INSIDE: dict[str, str] = _DATA["inside"]
+"""What texts are searched for, by category."""
+LOOKS: tuple[str, str] = (_DATA["looks"]["from"], _DATA["looks"]["to"])
+_CLEAN = {ord(c): LOOKS[1][i] if i < len(LOOKS[1]) else None for i, c in enumerate(LOOKS[0])}
+_PLAIN = str.maketrans({"ß": "ss", "ł": "l", "ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i"})
 
 
-Check = Callable[[str], bool]
+def clean(text: str) -> str:
+    """A text without letters that only look like ours, and without those that nobody sees."""
+    return text.translate(_CLEAN).strip()
 
 
-@dataclass(frozen=True)
-class Sign:
-    """One shape of values: a pattern for the whole value, and an optional check of its content."""
+def fold(text: str) -> str:
+    """Lower case, without accents.
 
-    name: str
-    category: str
-    pattern: re.Pattern[str]
-    check: Check | None = None
-    strong: bool = True
-    """Counts alone; a weak sign needs nearly every value to show it."""
-
-    def fits(self, text: str) -> bool:
-        """Whether a whole value shows the sign."""
-        return self.pattern.fullmatch(text) is not None and (self.check is None or self.check(text))
+    >>> fold("Prénom"), fold("STRASSE") == fold("Straße"), fold("Nаme")  # with a Cyrillic a
+    ('prenom', True, 'name')
+    """
+    apart = unicodedata.normalize("NFKD", clean(text).lower().translate(_PLAIN))
+    return "".join(c for c in apart if not unicodedata.combining(c))
 
 
-def luhn(text: str) -> bool:
-    """The check digit of cards, IMEIs and NPIs."""
-    digits = _digits(text)[::-1]
-    doubled = sum(sum(divmod(2 * d, 10)) for d in digits[1::2])
-    return (sum(digits[0::2]) + doubled) % 10 == 0 and any(digits)
+def _folded(text: str) -> frozenset[str]:
+    return frozenset(fold(text).split())
 
 
-def _digits(text: str) -> list[int]:
-    return [int(c) for c in re.sub(r"\D", "", text)]
+FIRST_NAMES, LAST_NAMES = (_folded(" ".join(_LISTS[key].values())) for key in ("first", "last"))
+CITIES = frozenset(fold(c.strip()) for text in _LISTS["cities"].values() for c in text.split(","))
+FLAGS, SAFE, UNITS = (_folded(_DATA["values"][key]) for key in ("flags", "safe", "units"))
+_MONTHS = {w: i for i, names in enumerate(_DATA["values"]["months"], 1) for w in names.split()}
+_PER_YEAR = {w: int(n) for n, text in _DATA["values"]["age_units"].items() for w in text.split()}
+
+# --- what a column's name hints at ------------------------------------------------------------------------------------
+
+_TAGS: dict[str, set[str]] = {}
+for _tag, _by_language in _DATA["words"].items():
+    for _word in _folded(" ".join(_by_language.values())):
+        _TAGS.setdefault(_word, set()).add(_tag)
+_STEMS = {word[:-1]: tags for word, tags in _TAGS.items() if word.endswith("*")}
+_ENDS = {word[1:]: tags for word, tags in _TAGS.items() if word.startswith("*")}
+_RULES = [(rule.split(": ")[0], rule.split(": ")[1].split()) for rule in _DATA["hints"]["rules"]]
+HARMLESS = ("coded", "measure", "counted", "year")
+"""Hints that a column is nobody's, if its values agree."""
+
+
+def words_of(column: str) -> list[str]:
+    """A column's name as folded words.
+
+    >>> words_of("PatientLastName"), words_of("ZIP_code5"), words_of("home.Téléphone#")
+    (['patient', 'last', 'name'], ['zip', 'code5'], ['home', 'telephone'])
+    """
+    text = re.sub(r"([^\W\d_A-ZÀ-Þ])([A-ZÀ-Þ])", r"\1 \2", clean(column))
+    text = re.sub(r"([A-ZÀ-Þ]+)([A-ZÀ-Þ][^\W\d_A-ZÀ-Þ])", r"\1 \2", text)
+    return re.findall(r"[a-z0-9]+", fold(text))
+
+
+def _known(word: str) -> set[str] | None:
+    """The tags of a word, or of the stem or the end that it shows."""
+    found = _TAGS.get(word) or _TAGS.get(word.removesuffix("s"))
+    if found is None and len(word) > 3:
+        stems = [stem for stem in _STEMS if word.startswith(stem)]
+        found = _STEMS[max(stems, key=len)] if stems else None
+    return found
+
+
+@cache
+def _compound(word: str) -> frozenset[str] | None:
+    """The tags of a word that is made of known ones: patientennachname, datanascita, lastname."""
+    for cut in range(len(word) - 2, 2, -1):
+        head = _known(word[:cut])
+        if head is None:
+            continue
+        for link in ("", "s", "n", "en", "es"):
+            rest = word[cut:].removeprefix(link) if word[cut:].startswith(link) else ""
+            if len(rest) > 1 and (tail := _known(rest) or _compound(rest)):
+                return frozenset(head | tail)
+    return None
+
+
+@cache
+def tags_of(column: str) -> frozenset[str]:
+    """What the words of a column's name stand for; ``unknown`` where a word stands for nothing."""
+    words, tags, at = words_of(column), set[str](), 0
+    while at < len(words):
+        for size in (4, 3, 2, 1):
+            joined = "".join(words[at : at + size])
+            found = _known(joined) if at + size <= len(words) else None
+            if found is not None:
+                break
+        if found is None:
+            bare = re.sub(r"\d+", "", words[at])
+            found = _known(bare) or _compound(bare)
+            if found is None:
+                ends = [end for end in _ENDS if len(bare) > len(end) and bare.endswith(end)]
+                found = _ENDS[max(ends, key=len)] | {"unknown"} if ends else {"unknown"}
+            found = found if bare else set()
+        tags |= found
+        at += size
+    return frozenset(tags)
+
+
+@cache
+def hint_of(column: str) -> str | None:
+    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``text``, one of
+    `HARMLESS`, ``number`` (of something unknown), or None."""
+    tags = tags_of(column)
+    for hint, wanted in _RULES:
+        if all((tag[1:] not in tags) if tag[0] == "!" else (tag in tags) for tag in wanted):
+            return hint
+    return None
+
+
+def per_year(column: str) -> int:
+    """How many of the units that a column's name gives an age in make a year.
+
+    >>> per_year("age_months"), per_year("Alter")
+    (12, 1)
+    """
+    return max((_PER_YEAR[w] for w in words_of(column) if len(w) > 2 and w in _PER_YEAR), default=1)
+
+
+# --- what its values look like ----------------------------------------------------------------------------------------
 
 
 def vin(text: str) -> bool:
@@ -144,17 +167,8 @@ def vin(text: str) -> bool:
     values = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ0123456789", [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7,
                       8, 9, *range(10)], strict=True))  # fmt: skip
     weights = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)
-    text = text.upper()
-    if len(text) != 17 or any(c not in values for c in text):
-        return False
-    rest = sum(weight * values[c] for weight, c in zip(weights, text, strict=True)) % 11
-    return text[8] == ("X" if rest == 10 else str(rest))
-
-
-def iban(text: str) -> bool:
-    """An international bank account number's check (ISO 13616)."""
-    text = text.replace(" ", "").upper()
-    return int("".join(str(int(c, 36)) for c in text[4:] + text[:4])) % 97 == 1
+    rest = sum(w * values.get(c, 0) for w, c in zip(weights, text.upper(), strict=True)) % 11
+    return text[8].upper() == ("X" if rest == 10 else str(rest))
 
 
 def ip_address(text: str) -> bool:
@@ -166,261 +180,192 @@ def ip_address(text: str) -> bool:
     return True
 
 
-def nhs_number(text: str) -> bool:
-    """The check digit of a number of the National Health Service (modulus 11)."""
-    digits = _digits(text)
-    if len(digits) != 10:
-        return False
-    return -sum(d * w for d, w in zip(digits, range(10, 1, -1), strict=False)) % 11 == digits[9]
-
-
-_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec)[a-z]*\.?"
-_TIME = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s?(?:[AaPp][Mm])?(?:Z|[+-]\d{2}:?\d{2})?)?"
-DATE_TEXT = (
-    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}}){_TIME}"
-    rf"|\d{{1,2}}[ -]{_MONTH}[ "
-    rf",-]+\d{{2,4}}{_TIME}|{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?,?\s+\d{{4}}{_TIME})"
-)
-_STREET = (
-    r"(?:street|st|avenue|ave|road|rd|boulevard|blvd|drive|dr|lane|ln|court|ct|place|pl|way|terrace|ter|circle|cir"
-    r"|highway|hwy|parkway|pkwy|square|sq|close|crescent|strasse|straße|weg)"
-)
-_PHONE = (
-    r"(?:\+?\d{1,3}[ .-]?)?(?:\(\d{3}\)\s?|\d{3}[ .-])\d{3}[ .-]\d{4}(?:\s?(?:x|ext\.?)\s?\d{1,6})?"
-)
-_WORLD_PHONE = r"\+\d{1,3}(?:[ .()-]{0,2}\d){7,12}"
-
-_ADDRESS = (
-    rf"\d{{1,6}}[a-z]?\s+(?:[\w.'-]+\s+){{1,4}}{_STREET}\b\.?.*|.*\bp\.?\s?o\.?\s*box\s+\d+.*"
-)
-_PLATE = r"[A-Z]{2,3}[- ]\d{3,4}|\d[A-Z]{3}\d{3}|[A-Z]{2}\d{2}\s?[A-Z]{3}|\d{3}[- ][A-Z]{3}"
-_LETTER, _EITHER = "[AC-HJKMNP-RT-Y]", "[AC-HJKMNP-RT-Y0-9]"
-_MEDICARE = rf"[1-9]{_LETTER}{_EITHER}\d-?{_LETTER}{_EITHER}\d-?{_LETTER}{{2}}\d{{2}}"
-_PLAN = r"(?:hpn|hpbn|plan|member|mem|policy|pol|group|grp|subscriber|bcbs|hmo|ppo)[-:# ]{1,2}[A-Z0-9-]{4,}"
-_BIOMETRIC = (
-    r"Rk1S[A-Za-z0-9+/=]{20,}|(?:fingerprint|iris|voiceprint|retina|faceprint|minutiae)[-_:./ ].+"
-)
-
-
-def real_date(text: str) -> bool:
-    """Whether digits in a date's shape can be a date: months to 12, days to 31."""
-    parts = [int(p) for p in re.findall(r"\d+", text.split(":")[0])]
-    if re.search(r"[A-Za-z]{3}", text):
-        return bool(parts) and 1 <= parts[0] <= 31
-    if len(parts) < 3:
-        return False
-    day = parts[1:3] if len(re.findall(r"\d+", text)[0]) == 4 else parts[0:2]
-    return min(day) >= 1 and min(day) <= 12 and max(day) <= 31
-
-
-def compact_date(text: str) -> bool:
-    """Eight digits that are a day between 1880 and 2100."""
-    try:
-        return 1880 <= date(int(text[:4]), int(text[4:6]), int(text[6:])).year <= 2100
-    except ValueError:
-        return False
-
-
-def _ssn(text: str) -> bool:
-    area, group, serial = re.findall(r"\d+", text)
-    return area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
-
-
 def _dea(text: str) -> bool:
     a, b, c, d, e, f, check = (int(digit) for digit in text[2:])
     return (a + c + e + 2 * (b + d + f)) % 10 == check
 
 
-def person(text: str) -> bool:
-    """Whether a word of the text is a common first or last name."""
-    words = re.findall(r"[^\W\d_]+", text.lower())
-    return any(word in FIRST_NAMES or word in LAST_NAMES for word in words)
+def _telephone(text: str) -> bool:
+    return 7 <= sum(c.isdigit() for c in text) <= 18 and not dated(text) and not measured(text)
 
 
-_WORD = r"[A-ZÀ-Þ][a-zà-ÿ'’]+(?:[-'’][A-ZÀ-Þ][a-zà-ÿ]+)?"
-_NAME = rf"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s)?{_WORD}(?:,\s{_WORD}|\s(?:{_WORD}|[A-Z]\.?)){{1,3}}"
+def year_in(text: str, this_year: int, *, named: bool = False) -> int | None:
+    """The year of a date in any common form, of eight languages; None if it is not understood. Where
+    the column is ``named`` as a date, bare years, spreadsheet serials and seconds since 1970 count.
 
-
-def _sign(
-    name: str, category: str, pattern: str, check: Check | None = None, strong: bool = True
-) -> Sign:
-    cased = 0 if category == "name" else re.IGNORECASE
-    return Sign(name, category, re.compile(pattern, cased), check, strong)
-
-
-SIGNS = (
-    _sign("e-mail", "email", r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"),
-    _sign("web address", "url", r"(?:https?|ftp)://\S+|www\.[\w-]+(?:\.[\w-]+)+\S*"),
-    _sign("IP address", "ip", r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*", ip_address),
-    _sign("MAC address", "device", r"[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}"),
-    _sign("unique device identifier", "device", r"\(01\)\d{14}.*|\+[A-Z0-9]{4,}/.*"),
-    _sign("serial number", "device", r"(?:s/?n|serial|dev|udi|imei)[-:# ]{1,2}[A-Z0-9-]{4,}"),
-    _sign("IMEI", "device", r"\d{15}|\d{2}-\d{6}-\d{6}-\d", luhn, strong=False),
-    _sign("social security number", "ssn", r"\d{3}-\d{2}-\d{4}", _ssn),
-    _sign("fax number", "fax", rf"fax:?\s*(?:{_PHONE}|{_WORLD_PHONE})"),
-    _sign("telephone number", "phone", rf"(?:(?:tel|phone|ph|mobile|cell)[.:]*\s*)?(?:{_PHONE}|{_WORLD_PHONE})"),
-    _sign("ten digits", "phone", r"1?[2-9]\d{2}[2-9]\d{6}", strong=False),
-    _sign("date", "date", DATE_TEXT, real_date),
-    _sign("compact date", "date", r"\d{8}", compact_date, strong=False),
-    _sign("ZIP+4", "geography", r"\d{5}-\d{4}"),
-    _sign("ZIP code", "geography", r"\d{5}", strong=False),
-    _sign("postcode", "geography", r"[A-Z]{1,2}\d[A-Z\d]?\s\d[A-Z]{2}|[A-Z]\d[A-Z] \d[A-Z]\d", strong=False),
-    _sign("street address", "geography", _ADDRESS),
-    _sign("coordinates", "geography", r"\(?-?\d{1,2}\.\d{3,}\s*[,;]\s*-?\d{1,3}\.\d{3,}\)?"),
-    _sign("city and state", "geography", r"[A-Z][\w.' -]+,\s?[A-Z]{2}(?:\s+\d{5}(?:-\d{4})?)?", strong=False),
-    _sign("city", "geography", r"[A-Z][A-Za-z.' -]+", lambda text: text.lower() in CITIES, strong=False),
-    _sign("VIN", "vehicle", r"[A-HJ-NPR-Z0-9]{17}", vin),
-    _sign("number plate", "vehicle", _PLATE, strong=False),
-    _sign("IBAN", "account", r"[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){3,7}(?:\s?[A-Z0-9]{1,3})?", iban),
-    _sign("card number", "account", r"(?:\d{4}[ -]?){3}\d{4}|3[47]\d{13}", luhn),
-    _sign("account number", "account", r"(?:acct?|account|iban)[-:#. ]{1,2}[A-Z0-9-]{4,}"),
-    _sign("Medicare number", "health_plan", _MEDICARE),
-    _sign("health plan number", "health_plan", _PLAN),
-    _sign("record number", "record_number", r"(?:mrn|mr|mrno|emr|ehr|chart|pid|rec)[-:# ]{0,2}\d{4,}[A-Z]?"),
-    _sign("NHS number", "record_number", r"\d{3} \d{3} \d{4}", nhs_number),
-    _sign("DEA number", "licence", r"[ABFGMPR][A-Z9]\d{7}", _dea),
-    _sign("licence number", "licence", r"(?:lic|licen[cs]e|cert|npi|dea|reg|rn|md|dl)[-:# ]{1,2}[A-Z0-9-]{4,}"),
-    _sign("biometric template", "biometric", _BIOMETRIC),
-    _sign("image data", "photo", r"(?:data:image/[a-z]+;base64,|/9j/|iVBORw0KGgo|R0lGOD)[A-Za-z0-9+/=]{8,}"),
-    _sign("image file", "photo", r"[\w ./\\:~-]+\.(?:jpe?g|png|gif|bmp|tiff?|heic|webp|dcm)"),
-    _sign("UUID", "other", r"\{?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\}?"),
-    _sign("hash", "other", r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})"),
-    _sign("person", "name", _NAME, person, strong=False),
-    _sign("surname", "name", _WORD, person, strong=False),
-)  # fmt: skip
-
-
-INSIDE = {
-    # What free text is searched for, anywhere in it; DuckDB's regular expressions (RE2) must
-    # understand these.
-    "email": r"[\w.+-]+@[\w-]+\.[\w.-]+",
-    "url": r"(?:https?|ftp)://\S+|\bwww\.[\w-]+\.\S+",
-    "ssn": r"\b\d{3}-\d{2}-\d{4}\b",
-    "phone": r"(?:\(\d{3}\)\s?|\b\d{3}[.-])\d{3}[ .-]\d{4}\b|\+\d{1,3}[ .-]\d[\d .()-]{6,}\d",
-    "ip": r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
-    "date": r"\b(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{2,4})\b",
-    "record_number": r"(?i:\bMRN[-:# ]{0,2}\d{4,})",
-    "geography": r"\b\d{5}-\d{4}\b|\b\d{1,6} (?:[A-Z][\w.]+ ){1,3}(?:Street|St|Avenue|Ave|Road|Rd|Drive|Dr|Lane|Ln)\b",
-    "name": r"\b(?:Mr|Mrs|Ms)\.? [A-Z][a-z]+",
-}
-
-
-# --- what a column's name hints at ------------------------------------------------------------------------------------
-
-_HINTS = r"""
-    fax           (tele)?fax( no| nr| number)?|facsimile
-    email         e ?mail|mail address
-    ssn           ssn|social security( no| number| nr| num)?|soc sec|sin number
-    health_plan   (health )?plan (id|no|number|beneficiary)|beneficiary( id| no| number)?
-    health_plan   member (id|no|number)|subscriber( id| no| number)?|policy( id| no| number)?
-    health_plan   insurance (id|no|number)|medicare( id| no| number)?|mbi|hicn
-    health_plan   medicaid (id|no|number)
-    record_number mrn|medical record( id| no| number)?|record (id|no|number)|chart (id|no|number)
-    record_number patient (id|no|number|key|code)|pat id|pid|subject (id|no|number)
-    record_number hospital (no|number)|nhs( no| number)?|encounter (id|no|number)
-    record_number visit (id|no|number)|csn|case (id|no|number)|person id
-    account       acc(oun)?t( id| no| num| number)?|iban|credit card( no| number)?|card (no|number)
-    account       bank( account)?|billing (id|no|number)|invoice (id|no|number)
-    licence       licen[cs]e( id| no| number)?|certificate( id| no| number)?|cert (id|no|number)|npi
-    licence       dea( no| number)?|passport( no| number)?|driver.?s? licen[cs]e.*
-    vehicle       vin|vehicle( id| identification.*| no| number)?|plate( no| number)?
-    vehicle       licen[cs]e plate|registration plate|number plate
-    device        device( id| identifier| no| number| serial)?|serial( no| number)?|imei
-    device        mac( address)?|udi|implant( id| no| serial| number)?|pacemaker (id|no|serial)
-    url           url|uri|web ?site|web page|homepage|link|web address
-    ip            ip|ip ?addr(ess)?|ipv4|ipv6|host( name)?|client ip|remote addr
-    biometric     biometric.*|finger ?print.*|iris.*|retina( scan| template)|voice ?print
-    biometric     face ?print|minutiae|.*template hash
-    photo         photo.*|portrait|face image|picture|image( file| path| url)?|avatar|mug ?shot
-    photo         snapshot|selfie
-    phone         (tele)?phone( no| number)?|tel|mobile( no| number)?|cell( phone)?( no| number)?
-    phone         contact (no|number)|(home|work|day|emergency) (tele)?phone
-    date          .*\b(date|datetime|timestamp|dob|dod|birthday)
-    date          .*\b(admitted|discharged|admission|discharge|visit|death|birth) (day|dt|time|on)
-    date          (admitted|discharged|died|born)( on| at)?|dt|.* dt|year of birth|birth year|yob
-    date          admission|discharge|.*\bat time
-    age           age|.* age|age (years|yrs|at .*|in years)|years old
-    zip           zip( ?code)?.*|post(al)? ?code|plz|postcode
-    geography     (street|home|mailing|postal|residential|patient)?( ?address)(line)?( line)?
-    geography     addr(ess)?( line)?|street.*|city|town|county|village|precinct|parish
-    geography     neighbou?rhood|municipality|lat(itude)?|lon(gitude)?|lng|geo ?code|gps
-    geography     coordinates?|census tract|census block|tract|ward of residence|birth ?place
-    geography     residence
-    name          name
-    name          (first|last|middle|full|given|family|maiden|patient|sur|nick|mother.?s?) ?(first |last |full |maiden )?name
-    name          (father.?s?|contact|guardian|next of kin|physician|doctor|provider) ?(first |last |full |maiden )?name
-    name          (nurse|attending|clinician|relative|employer|household member) ?(first |last |full |maiden )?name
-    name          surname|forename|fname|lname|initials|patient|physician|doctor|attending|mother
-    name          father|next of kin|guardian|signature
-    text          (clinical |doctor |nursing |progress |free |discharge )?(notes?|comments?|remarks?)( text)?
-    text          (clinical |doctor |nursing |progress |free |discharge )?(narrative|free text|summary)( text)?
-    text          (clinical |doctor |nursing |progress |free |discharge )?(text|description|history)( text)?
-    text          (clinical |doctor |nursing |progress |free |discharge )?(memo|report)( text)?
-    other         .*\b(uuid|guid|token|hash)
-    other         (study|sample|specimen|barcode|tracking|reference|ref|unique) ?(id|no|number|code|name)?
-    other         (employee|user|login|customer|client|family|national|tax|device order) ?(id|no|number|code|name)?
-    other         barcode|id|identifier|.* (id|identifier)|key|username|user|badge.*|kit (no|number)
-"""
-HINTS = [tuple(line.split(maxsplit=1)) for line in _HINTS.strip().splitlines()]
-"""Category and pattern; the first that matches wins. Patterns are of the name's words (`words_of`)."""
-NOT_A_PERSON = re.compile(
-    r"\b(drug|medication|medicine|test|lab|procedure|product|brand|generic|hospital|ward|department|unit|clinic|study|file|column"
-    r"|field|variable|diagnosis|disease|gene|species|vaccine|organism|antibiotic|panel|assay|allergen)\b"
-)
-COUNTED = re.compile(
-    r"\b(count|n|num of|number "
-    r"of|total|rate|score|index|level|type|kind|class|status|flag|verified|changed|opt in|opt out|"
-    r"consult|reminder|present|missing|available|duration|days|weeks|months|hours|minutes|los|length|interval|since|until|group|band|bucket|"
-    r"range|model|method|used|usage|sent|visits|attempts|reason|category|contacted|preferred|share|percent|pct|delta|diff)\b"
-)
-
-
-def words_of(column: str) -> str:
-    """A column's name as lower-case words.
-
-    >>> words_of("PatientLastName"), words_of("zip_code5"), words_of("home.Phone#")
-    ('patient last name', 'zip code', 'home phone')
+    >>> [year_in(t, 2026) for t in ("02-JUN-52", "3. Mai 1952", "1952/06/02", "120/80", "19520602")]
+    [1952, 1952, 1952, None, 1952]
+    >>> year_in("19148", 2026, named=True), year_in("19148", 2026)
+    (1952, None)
     """
-    text = re.sub(r"([a-zà-ÿ])([A-Z])", r"\1 \2", column)
-    text = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1 \2", text)
-    return re.sub(r"[^A-Za-zÀ-ÿ']+", " ", text).strip().lower()
+    parts = re.findall(r"[a-z]+|\d+", re.sub(r"[t ,]*\d{1,2}[:h]\d{2}.*$", "", fold(text)))
+    digits = [part for part in parts if part.isdigit()]
+    months = [word for word in parts if word in _MONTHS]
+    others = [
+        word for word in parts if not word.isdigit() and word not in _MONTHS and len(word) > 2
+    ]
+    if len(parts) == 1 and digits:
+        return _bare_year(digits[0], named)
+    years = [part for part in digits if re.fullmatch(r"(?:1[89]|20)\d\d", part)]
+    rest = [int(part) for part in digits if part not in years]
+    if len(years) > 1 or len(others) > 1 or len(months) > 1:
+        return None
+    if not years:
+        if len(rest) + len(months) != 3 or len(digits[-1]) != 2:
+            return None
+        # A year of two digits is the latest that is not in the future.
+        short = rest.pop()
+        year = this_year - (this_year - short) % 100
+    else:
+        year = int(years[0])
+    if len(rest) + len(months) not in (1, 2) or not all(1 <= part <= 31 for part in rest):
+        return None
+    return year if months or min(rest) <= 12 else None
 
 
-def hint_of(column: str) -> str | None:
-    """The category a column's name hints at (also ``age``, ``zip`` and ``text``), or None."""
-    words = words_of(column)
-    for category, pattern in HINTS:
-        if re.fullmatch(pattern, words):
-            if category == "name" and NOT_A_PERSON.search(words):
-                return None
-            if COUNTED.search(words) and category not in ("text", "age", "record_number"):
-                return None
-            return category
+def _bare_year(digits: str, named: bool) -> int | None:
+    if len(digits) in (8, 12, 14):
+        for form in (
+            (digits[:4], digits[4:6], digits[6:8]),
+            (digits[4:8], digits[2:4], digits[:2]),
+        ):
+            try:
+                found = date(*map(int, form))
+            except ValueError:
+                continue
+            if 1880 <= found.year <= 2100:
+                return found.year
+    if not named:
+        return None
+    if re.fullmatch(r"(?:1[89]|20)\d\d", digits):
+        return int(digits)
+    if len(digits) in (4, 5):
+        return (date(1899, 12, 30) + timedelta(int(digits))).year
+    if len(digits) in (10, 13):
+        return 1970 + int(digits[:10]) // 31_556_952
     return None
 
 
-# --- what its values look like ----------------------------------------------------------------------------------------
+def dated(text: str) -> bool:
+    """Whether a text is a date."""
+    return year_in(text, 2026) is not None
 
-_FLAGS = "0 1 y n yes no true false t f 0.0 1.0 unknown na none"
-FLAGS = set(_FLAGS.split())
-CLINICAL = re.compile(
-    r"\b(cpt|icd|loinc|snomed|atc|ndc|drg|hcpcs|rxnorm|cui|diagnosis|diagnoses|dx|procedure|drug|medication|code system|gene|"
-    r"variant|rs ?id|lab|test|result|value|unit|units|sex|gender|race|ethnicity|state|country)\b"
+
+_AGE = re.compile(r"(\d{1,5}(?:[.,]\d+)?)\s*([a-z]*)\.?(?:\s*(?:old|alt|\d+\s*[a-z]+))?")
+_BAND = re.compile(r"(\d{1,3})\s*[a-z]*\s*(?:-|to|bis|a|tot|ate|do|and|<)\s*(\d{1,3})\s*[a-z]*")
+_BEYOND = re.compile(r"(?:[<>]=?|[a-z ]{0,14}?)\s*(\d{1,3})\s*(?:\+|[a-z ]{0,20})")
+
+
+def age_in(text: str, per_year: int = 1) -> str | None:
+    """An age with everything over 89 as "90+"; None if it is not understood.
+
+    >>> [age_in(t) for t in ("91", "92 ans", "90-99", "85-94", "61 Jahre", "14 months", ">89", "old")]
+    ['90+', '90+', '90+', '85+', '61', '14 months', '90+', None]
+    """
+    plain = fold(text)
+    if (found := _AGE.fullmatch(plain)) and (unit := _PER_YEAR.get(found[2] or "y")):
+        number, unit = float(found[1].replace(",", ".")), unit if found[2] else per_year
+        if number > 89 * unit:
+            return "90+"
+        return plain if unit > 1 and found[2] else f"{number:g}"
+    if found := _BAND.fullmatch(plain):
+        low, high = int(found[1]), int(found[2])
+        return "90+" if low > 89 * per_year else f"{low}+" if high > 89 * per_year else text.strip()
+    if found := _BEYOND.fullmatch(plain):
+        under = plain.startswith("<") or re.match(r"under|unter|moins|menos|meno|onder|poni", plain)
+        over = int(found[1]) >= 89 * per_year and not (under and int(found[1]) <= 90 * per_year)
+        return "90+" if over else text.strip()
+    return None
+
+
+def zip3_in(text: str, restricted: frozenset[str]) -> str | None:
+    """The first three digits of a ZIP code; 000 where few people live."""
+    found = re.fullmatch(r"(\d{3,5})(?:\.0)?(?:-\d{4})?", clean(text))
+    if found is None:
+        return None
+    zip3 = found[1].zfill(5)[:3]  # a spreadsheet drops the zero in front of a New England ZIP code
+    return "000" if zip3 in restricted else zip3
+
+
+_MEASURE = re.compile(
+    r"[<>=≤≥~±]{0,2}\s*[-+]?(?:\d+(?:[.,]\d*)*|[.,]\d+)(?:e[-+]?\d+)?\s*([a-zµμ°%]*)(?:/[\wµμ.²^]+){0,2}"
+    r"|\d{1,3}(?:[.,]\d+)?\s*[/:x]\s*\d{1,4}(?:[.,]\d+)?(?::\d\d)?\s*([a-zµμ]*)"
+    r"|[0-8]?\d(?:[.,]\d+)?\s?-\s?[0-8]?\d(?:[.,]\d+)?"
 )
-_CODE = re.compile(r"(?=[^\s]*\d)[A-Za-z0-9][A-Za-z0-9_./:#-]{3,}")
-_MEDICAL_CODE = re.compile(
-    r"[A-Z]\d[\dA-Z](?:\.[\dA-Z]{1,4})?|[A-Z]\d{2}[A-Z]{2}\d{2}|\d{3,5}-\d|\d{4,5}-\d{3,4}-\d{1,2}|rs\d+"
-)
-_PART = r"[A-ZÀ-Þ][a-zà-ÿ'’]+(?:[-'’][A-ZÀ-Þ][a-zà-ÿ]+)*"
-_NAME_SHAPE = re.compile(rf"{_PART}(?:,? (?:{_PART}|[A-Z]\.?)){{1,3}}")
-_YEAR = re.compile(r"(?:18[89]|19\d|20\d)\d(?:\.0)?")
-_EIGHT_DIGITS = re.compile(r"\d{8}")
-_AGE_BAND = re.compile(r"\d{1,3}\s?(?:-|to|–)\s?\d{1,3}|\d{1,3}\+|[<>]=?\s?\d{1,3}")
-GENERALISED = {
-    "year": "year only",
-    "age": "ages over 89 as 90+",
-    "zip3": "first three digits of the ZIP code",
+
+
+def measured(text: str) -> bool:
+    """A number with or without a unit, a blood pressure, a ratio, a time of day, a range below 90.
+
+    >>> [measured(text) for text in ("120/80", "< 0,5 mg/dL", "1:80", "12 Lee", "Lee")]
+    [True, True, True, False, False]
+    """
+    found = _MEASURE.fullmatch(text.strip().lower())
+    return found is not None and all(not unit or fold(unit) in UNITS for unit in found.groups())
+
+
+def harmless(text: str) -> bool:
+    """A value that is recognised: a measurement, or made of words that categories are made of."""
+    words = re.findall(r"[^\W\d_]+", fold(text))
+    return measured(text) or (bool(words) and all(w in SAFE or w in FLAGS for w in words)
+                              and sum(c.isdigit() for c in text) < 4) or text.lower() in FLAGS  # fmt: skip
+
+
+def person(text: str) -> int:
+    """How many words of the text are common first or last names, and not words of categories."""
+    words = re.findall(r"[^\W\d_]+", fold(text))
+    return sum((w in FIRST_NAMES or w in LAST_NAMES) and w not in SAFE for w in words)
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "ip_address": ip_address,
+    "vin": vin,
+    "dea": _dea,
+    "telephone": _telephone,
+    "dated": dated,
+    "compact_date": lambda text: _bare_year(text, named=False) is not None,
+    "city": lambda text: fold(text) in CITIES,
+    "kvnr": lambda text: importlib.import_module("stdnum.luhn").is_valid(
+        f"{ord(text[0].upper()) - 64:02d}{text[1:]}"
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One shape of values: a pattern for the whole value, and an optional check of its content."""
+
+    name: str
+    category: str
+    pattern: str
+    check: str = ""
+    least: float = 0.0
+    """Least share of the values; 0 for a strong sign, which counts alone."""
+    spread: float = 0.0
+    mixed: float = 0.02
+    """From which share on a strong sign is more than chance."""
+    how: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether a check digit speaks for it, whatever the column is called."""
+        return bool(self.least) and self.check.startswith(("stdnum", "kvnr"))
+
+    def fits(self, text: str) -> bool:
+        """Whether a whole value shows the sign."""
+        if _compiled(self.pattern).fullmatch(text) is None:
+            return False
+        if self.check.startswith("stdnum"):
+            return bool(importlib.import_module(self.check).is_valid(text))
+        return not self.check or _CHECKS[self.check](text)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+SIGNS = tuple(Sign(**sign) for sign in _DATA["sign"])
 
 
 @dataclass(frozen=True)
@@ -432,15 +377,15 @@ class Finding:
     sign: str
     share: float  # share of the values that show the sign
     confidence: str
-    action: str  # keep, drop, or generalise
-    how: str = ""  # with generalise: year, age or zip3
+    action: str  # keep, drop, generalise, or look: not recognised, a person decides
+    how: str = ""  # with generalise: year, age, zip3 or redact
     inside: dict[str, float] = field(default_factory=dict)
     """For texts: share of values with an identifier of each category somewhere inside."""
 
     def as_dict(self) -> Report:
         """Plain JSON."""
         words = "free text" if self.category == "text" else CATEGORIES.get(self.category or "", "")
-        return {**asdict(self), "rule": words, "how": GENERALISED.get(self.how, "")}
+        return {**asdict(self), "rule": words, "how": _DATA["how"].get(self.how, "")}
 
 
 @dataclass(frozen=True)
@@ -452,14 +397,23 @@ class Values:
     numeric: float
     decimals: float
     words: float
+    least: float
+    most: float
     kind: str
-    sample: list[tuple[str, int]]
+    sample: list[tuple[str, float]]
+    """Distinct values, and for how many rows each stands: texts first, so that few texts among many
+    numbers are all seen."""
     inside: dict[str, float]
 
     @property
     def spread(self) -> float:
         """Distinct values per row."""
         return self.distinct / self.rows if self.rows else 0.0
+
+    @property
+    def few(self) -> bool:
+        """A handful of values that return again and again."""
+        return self.distinct <= 12 and self.spread < 0.05
 
     def share(self, fits: Callable[[str], object]) -> float:
         """Share of the sampled values that fit."""
@@ -468,38 +422,58 @@ class Values:
 
 
 def refuse_data_as_names(names: Sequence[str], place: str) -> None:
-    """Refuse a file without a header: it would put a patient's values where names are printed."""
-    strong = [sign for sign in SIGNS if sign.strong and sign.category not in ("photo", "biometric")]
-    if any(sign.fits(name) for name in names for sign in strong):
+    """Refuse a file without a header, or with people in it: what it prints would name a patient."""
+    strong = [s for s in SIGNS if not s.least and s.category not in ("photo", "biometric")]
+
+    def of_somebody(name: str) -> bool:
+        words = set(re.findall(r"[a-z]+", fold(name)))
+        both = words & FIRST_NAMES and words & LAST_NAMES and len(words) > 1 and person(name) > 1
+        known = any(_known(word) for word in words)
+        return bool(both and not known) or any(sign.fits(clean(name)) for sign in strong)
+
+    if any(of_somebody(name) for name in names):
         raise DataError(
             f"{place}: the first line looks like a patient's data, not like column names (they are "
-            "not shown); add a header line"
+            "not shown); add a header line, or rename the columns that are called after people"
         )
 
 
 # --- the judgement ----------------------------------------------------------------------------------------------------
 
+_CODE = re.compile(r"(?=[^\s]*\d)[A-Za-z0-9][A-Za-z0-9_./:#-]{3,}")
+_MEDICAL_CODE = re.compile(
+    r"[A-Z]\d[\dA-Z](?:\.?[\dA-Z]{1,4})?[+*!]?|[A-Z]\d{2}[A-Z]{2}\d{2}|\d{3,5}-\d|\d{4,5}-\d{3,4}-\d{1,2}"
+    r"|rs\d+|\d-\d{3}(?:\.\w{1,2})?|[A-Z]{4}\d{3}|\d{3}\.\d{1,2}|[VE]\d{2,3}\.\d"
+)
+_PART = r"(?:[^\W\d_a-z][^\W\d_]*|van|von|der|den|de|del|della|di|da|do|dos|das|la|le|ter|ten|zu|y|e)[.]?"
+_NAME = rf"{_PART}(?:[-'’]{_PART})*"
+_NAME_SHAPE = re.compile(rf"(?:\w{{1,5}}\.\s?)*{_NAME}(?:,? {_NAME}){{1,5}}")
 
-def judge(column: str, seen: Values) -> Finding:
+
+def judge(column: str, seen: Values, this_year: int) -> Finding:
     """Weigh a column's name against its values."""
-    hint, clinical = hint_of(column), bool(CLINICAL.search(words_of(column)))
+    hint = hint_of(column)
     if not seen.rows:
         return _keep(column, "empty")
     if seen.kind.startswith(("DATE", "TIMESTAMP")):
         return _act(column, "date", "date type", confidence="high", how="year")
-    if {value.lower() for value, _ in seen.sample} <= FLAGS:
+    if all(value.lower() in FLAGS for value, _ in seen.sample):
         return _keep(column, "yes or no")
-    found = _by_value(column, hint, seen, clinical) or _by_name(column, hint, seen)
-    if found is None and not clinical:
-        found = _by_shape(column, seen)
-    if found is None and seen.inside:
-        category, share = max(seen.inside.items(), key=lambda item: item[1])
-        found = _act(column, category, "inside some values", share, inside=seen.inside)
-    return found or _keep(column, "number" if seen.numeric > 0.95 else "category or code")
+    return (
+        _by_value(column, hint, seen)
+        or _by_name(column, hint, seen, this_year)
+        or _by_shape(column, hint, seen)
+        or _by_inside(column, seen)
+        or _recognised(column, hint, seen)
+    )
 
 
 def _keep(column: str, why: str) -> Finding:
     return Finding(column, None, why, 0.0, "", "keep")
+
+
+def _look(column: str, why: str, category: str | None = None, share: float = 0.0) -> Finding:
+    return Finding(column, category, why, share, "", "look")
 
 
 def _act(
@@ -515,100 +489,149 @@ def _act(
     return Finding(column, category, sign, share, confidence, action, how, inside or {})
 
 
-def _by_value(column: str, hint: str | None, seen: Values, clinical: bool) -> Finding | None:
+def _by_value(column: str, hint: str | None, seen: Values) -> Finding | None:
     """Signs that count alone: at least half of the values show one."""
-    shares: dict[str, tuple[float, str]] = {}
+    shares: dict[str, tuple[float, Sign]] = {}
     for sign in SIGNS:
-        if sign.strong:
-            share = seen.share(sign.fits)
-            if share > shares.get(sign.category, (0.0, ""))[0]:
-                shares[sign.category] = (share, sign.name)
+        share = 0.0 if sign.least else seen.share(sign.fits)
+        if share >= sign.mixed and share > shares.get(sign.category, (0.0, sign))[0]:
+            shares[sign.category] = (share, sign)
     if not shares:
         return None
     best = max(shares, key=lambda category: (shares[category][0], category == hint))
-    share, name = shares[best]
+    share, sign = shares[best]
     if share < 0.5:
+        if hint is not None and hint not in HARMLESS:
+            return None  # its name says what it is
         # A tenth of the values are still people's: taken, unless the column's name is clinical.
-        mixed = share > 0.02 and not clinical and hint is None
-        return _act(column, best, f"some values: {name}", share) if mixed else None
+        why = f"some values: {sign.name}"
+        return _look(column, why, best, share) if hint else _act(column, best, why, share)
     if hint in ("fax", "phone") and best in ("fax", "phone"):
         best = hint  # the two have one shape
-    how = "year" if best == "date" else "zip3" if name == "ZIP+4" else ""
+    how = "year" if best == "date" else "zip3" if sign.name == "ZIP+4" else ""
     inside = seen.inside if seen.words > 4 and not how else {}
-    return _act(column, best, name, share, "high", how, inside)
+    return _act(column, best, sign.name, share, "high", how, inside)
 
 
-def _by_name(column: str, hint: str | None, seen: Values) -> Finding | None:
+def _by_name(column: str, hint: str | None, seen: Values, this_year: int) -> Finding | None:
     """What the name hints at, unless the values speak against it."""
-    measured, number = seen.decimals > 0.1, seen.numeric > 0.95
-    if hint is None:
+    number = seen.numeric > 0.95
+    if hint is None or hint in HARMLESS:
         return None
     if hint == "age":
-        banded = seen.share(_AGE_BAND.fullmatch) > 0.9
-        return None if banded else _act(column, "date", "named as an age", 1.0, "high", "age")
-    if hint == "zip":
-        return _act(column, "geography", "named as a ZIP code", 1.0, "high", "zip3")
-    if hint == "date":
-        years = seen.share(_YEAR.fullmatch) >= 0.9 or seen.share(_EIGHT_DIGITS.fullmatch) >= 0.9
-        if not number or years:
-            return _act(column, "date", "named as a date", how="year")
-        few = measured or seen.distinct < 400
-        return None if few else _act(column, "date", "named as a date", confidence="low")
+        if seen.share(age_in) < 0.5:
+            return None
+        banded = not number and all(age_in(value) == value for value, _ in seen.sample)
+        kept = _keep(column, "age bands, none over 89 apart from 90+")
+        return kept if banded else _act(column, "date", "named as an age", 1.0, "high", "age")
     if hint == "text":
         prose = seen.words >= 3 or (seen.spread > 0.5 and seen.numeric < 0.5 and seen.distinct > 20)
         return _act(column, "text", "free text", inside=seen.inside) if prose else None
-    if hint == "geography":
-        return _act(column, hint, "named as a place")
-    few = seen.distinct <= 12 and seen.spread < 0.05
-    if measured or (number and seen.distinct <= 12) or (few and hint != "name"):
+    if hint == "date":
+        if seen.share(lambda value: year_in(value, this_year, named=True)) >= 0.5:
+            long = not number or seen.most >= 1800  # shorter numbers are days since something
+            return _act(column, "date", "named as a date", how="year") if long else None
+        few = number and (seen.decimals > 0.1 or seen.distinct < 400)
+        return None if few else _act(column, "date", "named as a date", confidence="low")
+    if number and (seen.distinct <= 12 or (seen.decimals > 0.1 and hint != "geography")):
+        return None
+    if hint == "zip":
+        return _act(column, "geography", "named as a ZIP code", 1.0, "high", "zip3")
+    if hint in ("geography", "postcode"):
+        return _act(column, "geography", "named as a place")
+    if hint == "number":
+        single = seen.rows >= 20 and seen.spread > 0.5 and not (number and seen.most < 10_000)
+        return _act(column, "other", "named as a number", confidence="low") if single else None
+    if seen.few and hint != "name":
         return None
     return _act(column, hint, "named as one", inside=seen.inside if seen.words > 4 else {})
 
 
-_SHAPES = (  # sign, least share of the values, least spread
-    ("ten digits", 0.98, 0.5),
-    ("IMEI", 0.95, 0.5),
-    ("compact date", 0.95, 0.0),
-    ("ZIP code", 0.99, 0.0),
-    ("postcode", 0.95, 0.0),
-    ("number plate", 0.95, 0.5),
-    ("city and state", 0.8, 0.0),
-    ("city", 0.5, 0.0),
-)
-
-
-def _by_shape(column: str, seen: Values) -> Finding | None:
-    """Signs that many columns could show: nearly every value must, and must single people out."""
+def _by_shape(column: str, hint: str | None, seen: Values) -> Finding | None:
+    """Signs that many columns could show: nearly every value must, and must single people out. Under
+    a clinical name only a check digit counts."""
     many = seen.distinct >= 20
-    weak = {s.name: (seen.share(s.fits), s.category) for s in SIGNS if not s.strong}
-    for name, least, spread in _SHAPES:
-        share, category = weak[name]
-        if share >= least and seen.spread >= spread and (many or category == "geography"):
-            how = {"compact date": "year", "ZIP code": "zip3"}.get(name, "")
-            return _act(column, category, name, share, how=how)
-    if seen.words >= 5 and seen.spread > 0.1 and seen.distinct > 20:
+    for sign in SIGNS:
+        if sign.least and (sign.proven or hint not in HARMLESS) and seen.spread >= sign.spread:
+            enough = seen.distinct >= (5 if sign.proven else 20) or sign.category == "geography"
+            if enough and (share := seen.share(sign.fits)) >= sign.least:
+                return _act(column, sign.category, sign.name, share, how=sign.how)
+    clinical, number = hint in HARMLESS, seen.numeric > 0.95
+    if not clinical and seen.words >= 5 and seen.spread > 0.1 and seen.distinct > 20:
         return _act(column, "text", "free text", inside=seen.inside)
-    shape, listed = seen.share(_NAME_SHAPE.fullmatch), weak["person"][0]
-    named = shape > 0.8 and listed > (0.2 if many else 0.5)
-    if named or (many and shape > 0.9 and seen.spread > 0.5):
+    shape, listed = seen.share(_NAME_SHAPE.fullmatch), seen.share(person)
+    if seen.share(lambda value: person(value) > 1) > 0.2:
+        return _act(column, "name", "common names", listed)
+    if not clinical and shape > 0.8 and (listed > 0.5 or (many and max(listed, seen.spread) > 0.5)):
         return _act(column, "name", "shaped as names", shape)
-    if many and weak["surname"][0] > 0.3:
-        return _act(column, "name", "common names", weak["surname"][0])
-    return _code(column, seen)
-
-
-def _code(column: str, seen: Values) -> Finding | None:
-    """A code that singles rows or patients out."""
-    if seen.decimals > 0.01 or seen.rows < 20:
+    if not clinical and many and listed > 0.3:
+        return _act(column, "name", "common names", listed)
+    if seen.decimals > 0.01 or seen.rows < 20 or (clinical and (number or seen.spread < 0.9)):
         return None
-    if seen.numeric > 0.95:
+    if number:
         widths = {len(value) for value, _ in seen.sample}
         long = min(widths) >= 9 or (len(widths) == 1 and min(widths) >= 6)
         return _act(column, "other", "unique number") if seen.spread > 0.95 and long else None
-    share = seen.share(_CODE.fullmatch)
+    share = seen.share(lambda value: _CODE.fullmatch(value) and not measured(value))
     single = seen.spread > 0.5 or (seen.spread > 0.1 and seen.distinct > 200)
     if share > 0.95 and seen.share(_MEDICAL_CODE.fullmatch) < 0.5 and single:
         return _act(column, "other", "unique code", share)
     if seen.share(lambda value: len(value) > 40 and " " not in value) > 0.9 and seen.spread > 0.5:
         return _act(column, "biometric", "long encoded data", confidence="low")
     return None
+
+
+def _by_inside(column: str, seen: Values) -> Finding | None:
+    """An identifier somewhere inside a value, be it in one row."""
+    if not seen.inside:
+        return None
+    category, share = max(seen.inside.items(), key=lambda item: item[1])
+    return _act(column, category, "inside some values", share, inside=seen.inside)
+
+
+def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
+    """Keep what is recognised as harmless, by name and values; the rest is for a person to look at."""
+    clinical = hint in HARMLESS
+    small = seen.numeric > 0.95 and (seen.distinct <= 12 or hint in ("number", "text"))
+    if hint is not None and not clinical and not small:
+        category = hint if hint in CATEGORIES else None
+        return _look(column, "its name and its values do not agree", category)
+    known = seen.share(harmless)
+    if seen.numeric > 0.95 and known > 0.999:
+        return _number(column, clinical, seen)
+    if known > 0.999:
+        return _keep(column, "measurements or words of a category")
+    if known > 0.95:
+        return _look(column, "some values are not recognised", share=1 - known)
+    coded = seen.share(lambda value: _MEDICAL_CODE.fullmatch(value) or harmless(value))
+    if coded > 0.95 and (clinical or coded > 0.999):
+        return _keep(column, "medical codes")
+    if seen.distinct <= 12 and seen.rows >= 20 and all(len(value) <= 3 for value, _ in seen.sample):
+        return _keep(column, "short codes")
+    if hint in ("coded", "counted"):
+        people, shape = seen.share(lambda v: person(v) > 1), seen.share(_NAME_SHAPE.fullmatch)
+        single = seen.distinct >= 20 and seen.spread > 0.5
+        if not (people > 0.02 or seen.share(person) > 0.3 or (single and shape > 0.5)):
+            if single and seen.words >= 5:
+                return _act(column, "text", "free text", inside=seen.inside)
+            if not single or seen.share(_CODE.fullmatch) < 0.5:
+                return _keep(column, "category or code, by its name")
+    return _look(column, "text that is not recognised", "name")
+
+
+def _number(column: str, clinical: bool, seen: Values) -> Finding:
+    """A number that is measured is kept; one that could be an age, a place or a key is not."""
+    widths = {len(value) for value, _ in seen.sample}
+    keys = seen.decimals < 0.01 and seen.spread > 0.95 and seen.rows >= 20
+    if keys and len(widths) == 1 and min(widths) >= 9:
+        return _look(column, "whole numbers that could be a key", "other")
+    if clinical:
+        return _keep(column, "number")
+    if keys and seen.distinct > 50:
+        return _look(column, "whole numbers, another in every row", "other")
+    if seen.decimals < 0.01 and seen.distinct >= 30 and seen.least >= 0 and 90 <= seen.most <= 125:
+        return _look(column, "whole numbers that could be ages", "date")
+    fine = seen.share(lambda value: len(value.partition(".")[2]) >= 4) > 0.9
+    if fine and 5 < abs(seen.least + seen.most) / 2 <= 180 and seen.most - seen.least < 15:
+        return _look(column, "numbers that could be coordinates", "geography")
+    return _keep(column, "number")

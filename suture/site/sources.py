@@ -50,7 +50,7 @@ _SEPARATORS = {",": '","', ";": '";"', "\t": '"\\t"', "|": '"|"'}
 _LONGEST_LINE = 16 << 20
 _WRONG_ENCODING = (
     'the text is not in the expected encoding; set encoding = "latin-1" (or "utf-16", "utf-8") '
-    'beside the path: data = { path = "...", encoding = "latin-1" }'
+    'beside the path: data = { path = "...", encoding = "latin-1" }, or --encoding latin-1'
 )
 Column: TypeAlias = NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
@@ -325,7 +325,7 @@ def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
         mark = _SEPARATORS[others[0]]
         raise DataError(
             f"{place}: found one column only, with {mark} in its name; set data = "
-            f'{{ path = "{spec.path}", separator = {mark} }}'
+            f'{{ path = "{spec.path}", separator = {mark} }}, or --separator {mark}'
         )
     twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if twice:

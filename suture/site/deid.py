@@ -133,18 +133,15 @@ def read_values(opened: Opened, column: str) -> Values:
     def total(what: str, condition: str) -> str:
         return f"coalesce(sum({what}) FILTER ({condition}), 0)::BIGINT"
 
-    anything = quoted("|".join(f"(?:{pattern})" for pattern in INSIDE.values()))
     decimal = f"x IS NOT NULL AND x <> round(x) AND regexp_matches(v, '[.{spec.decimal}]')"
     spaces = "n * (length(v) - length(replace(v, ' ', '')) + 1)"
-    hit = "x IS NULL AND regexp_matches(v, {})"
     parts = [total("n", "true"), "count(*)", total("n", "x IS NOT NULL"), total("n", decimal)]
     parts += [total(spaces, "true"), "coalesce(min(x), 0)", "coalesce(max(x), 0)"]
-    found = one_row(
-        opened, f"SELECT {', '.join([*parts, total('n', hit.format(anything))])} FROM suture_values"
-    )
-    rows, distinct, numbers, decimals, words, least, most, hits = found
+    found = one_row(opened, f"SELECT {', '.join(parts)} FROM suture_values")
+    rows, distinct, numbers, decimals, words, least, most = found
     inside = {}
-    if hits:
+    if numbers < rows:
+        hit = "x IS NULL AND regexp_matches(v, {})"
         each = [total("n", hit.format(quoted(pattern))) for pattern in INSIDE.values()]
         found = one_row(opened, f"SELECT {', '.join(each)} FROM suture_values")
         inside = {name: count / rows for name, count in zip(INSIDE, found, strict=True) if count}

@@ -79,7 +79,7 @@ for _tag, _by_language in _DATA["words"].items():
 _STEMS = {word[:-1]: tags for word, tags in _TAGS.items() if word.endswith("*")}
 _ENDS = {word[1:]: tags for word, tags in _TAGS.items() if word.startswith("*")}
 _RULES = [(rule.split(": ")[0], rule.split(": ")[1].split()) for rule in _DATA["hints"]["rules"]]
-HARMLESS = ("coded", "measure", "counted", "year")
+CLINICAL = ("coded", "measure", "year")
 """Hints that a column is nobody's, if its values agree."""
 
 
@@ -112,7 +112,9 @@ def _compound(word: str) -> frozenset[str] | None:
             continue
         for link in ("", "s", "n", "en", "es"):
             rest = word[cut:].removeprefix(link) if word[cut:].startswith(link) else ""
-            if len(rest) > 1 and (tail := _known(rest) or _compound(rest)):
+            if len(rest) < 3 and rest not in ("id", "nr", "no", "dt", "nm", "cd"):
+                continue
+            if tail := _known(rest) or _compound(rest):
                 return frozenset(head | tail)
     return None
 
@@ -142,7 +144,7 @@ def tags_of(column: str) -> frozenset[str]:
 @cache
 def hint_of(column: str) -> str | None:
     """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``text``, one of
-    `HARMLESS`, ``number`` (of something unknown), or None."""
+    `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
     tags = tags_of(column)
     for hint, wanted in _RULES:
         if all((tag[1:] not in tags) if tag[0] == "!" else (tag in tags) for tag in wanted):
@@ -349,7 +351,7 @@ class Sign:
     @property
     def proven(self) -> bool:
         """Whether a check digit speaks for it, whatever the column is called."""
-        return bool(self.least) and self.check.startswith(("stdnum", "kvnr"))
+        return bool(self.least) and self.check.startswith(("stdnum", "kvnr", "compact"))
 
     def fits(self, text: str) -> bool:
         """Whether a whole value shows the sign."""
@@ -501,11 +503,12 @@ def _by_value(column: str, hint: str | None, seen: Values) -> Finding | None:
     best = max(shares, key=lambda category: (shares[category][0], category == hint))
     share, sign = shares[best]
     if share < 0.5:
-        if hint is not None and hint not in HARMLESS:
+        if hint is not None and hint not in (*CLINICAL, "counted"):
             return None  # its name says what it is
         # A tenth of the values are still people's: taken, unless the column's name is clinical.
         why = f"some values: {sign.name}"
-        return _look(column, why, best, share) if hint else _act(column, best, why, share)
+        clinical = hint in CLINICAL
+        return _look(column, why, best, share) if clinical else _act(column, best, why, share)
     if hint in ("fax", "phone") and best in ("fax", "phone"):
         best = hint  # the two have one shape
     how = "year" if best == "date" else "zip3" if sign.name == "ZIP+4" else ""
@@ -516,7 +519,7 @@ def _by_value(column: str, hint: str | None, seen: Values) -> Finding | None:
 def _by_name(column: str, hint: str | None, seen: Values, this_year: int) -> Finding | None:
     """What the name hints at, unless the values speak against it."""
     number = seen.numeric > 0.95
-    if hint is None or hint in HARMLESS:
+    if hint is None or hint in (*CLINICAL, "counted"):
         return None
     if hint == "age":
         if seen.share(age_in) < 0.5:
@@ -552,11 +555,11 @@ def _by_shape(column: str, hint: str | None, seen: Values) -> Finding | None:
     a clinical name only a check digit counts."""
     many = seen.distinct >= 20
     for sign in SIGNS:
-        if sign.least and (sign.proven or hint not in HARMLESS) and seen.spread >= sign.spread:
+        if sign.least and (sign.proven or hint not in CLINICAL) and seen.spread >= sign.spread:
             enough = seen.distinct >= (5 if sign.proven else 20) or sign.category == "geography"
             if enough and (share := seen.share(sign.fits)) >= sign.least:
                 return _act(column, sign.category, sign.name, share, how=sign.how)
-    clinical, number = hint in HARMLESS, seen.numeric > 0.95
+    clinical, number = hint in CLINICAL, seen.numeric > 0.95
     if not clinical and seen.words >= 5 and seen.spread > 0.1 and seen.distinct > 20:
         return _act(column, "text", "free text", inside=seen.inside)
     shape, listed = seen.share(_NAME_SHAPE.fullmatch), seen.share(person)
@@ -591,14 +594,14 @@ def _by_inside(column: str, seen: Values) -> Finding | None:
 
 def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
     """Keep what is recognised as harmless, by name and values; the rest is for a person to look at."""
-    clinical = hint in HARMLESS
-    small = seen.numeric > 0.95 and (seen.distinct <= 12 or hint in ("number", "text"))
-    if hint is not None and not clinical and not small:
+    clinical = hint in (*CLINICAL, "counted")
+    known = seen.share(harmless)
+    plain = (seen.numeric > 0.95 and seen.distinct <= 12) or (hint == "text" and known > 0.999)
+    if hint is not None and not clinical and not plain:
         category = hint if hint in CATEGORIES else None
         return _look(column, "its name and its values do not agree", category)
-    known = seen.share(harmless)
     if seen.numeric > 0.95 and known > 0.999:
-        return _number(column, clinical, seen)
+        return _number(column, hint in CLINICAL, seen)
     if known > 0.999:
         return _keep(column, "measurements or words of a category")
     if known > 0.95:
@@ -608,14 +611,13 @@ def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
         return _keep(column, "medical codes")
     if seen.distinct <= 12 and seen.rows >= 20 and all(len(value) <= 3 for value, _ in seen.sample):
         return _keep(column, "short codes")
-    if hint in ("coded", "counted"):
-        people, shape = seen.share(lambda v: person(v) > 1), seen.share(_NAME_SHAPE.fullmatch)
-        single = seen.distinct >= 20 and seen.spread > 0.5
-        if not (people > 0.02 or seen.share(person) > 0.3 or (single and shape > 0.5)):
-            if single and seen.words >= 5:
-                return _act(column, "text", "free text", inside=seen.inside)
-            if not single or seen.share(_CODE.fullmatch) < 0.5:
-                return _keep(column, "category or code, by its name")
+    single = seen.distinct >= 20 and seen.spread > 0.5
+    if hint == "coded" and single and seen.words >= 5:
+        return _act(column, "text", "free text", inside=seen.inside)
+    if hint == "coded" and not single and seen.share(lambda value: person(value) > 1) < 0.02:
+        towns = seen.share(lambda value: fold(value) in CITIES)
+        if max(seen.share(person), towns) < 0.3:
+            return _keep(column, "category or code, by its name")
     return _look(column, "text that is not recognised", "name")
 
 

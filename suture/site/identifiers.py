@@ -103,6 +103,9 @@ def _known(word: str) -> set[str] | None:
     return found
 
 
+SHORT = frozenset("id nr no dt nm cd dx bp hr yn".split())
+
+
 @cache
 def _compound(word: str) -> frozenset[str] | None:
     """The tags of a word that is made of known ones: patientennachname, datanascita, lastname."""
@@ -112,7 +115,7 @@ def _compound(word: str) -> frozenset[str] | None:
             continue
         for link in ("", "s", "n", "en", "es"):
             rest = word[cut:].removeprefix(link) if word[cut:].startswith(link) else ""
-            if len(rest) < 3 and rest not in ("id", "nr", "no", "dt", "nm", "cd"):
+            if len(rest) < 3 and rest not in SHORT:
                 continue
             if tail := _known(rest) or _compound(rest):
                 return frozenset(head | tail)
@@ -413,6 +416,11 @@ class Values:
         return self.distinct / self.rows if self.rows else 0.0
 
     @property
+    def grades(self) -> bool:
+        """So few values in so many rows that they are grades or classes."""
+        return self.distinct <= 12 and self.rows >= 4 * self.distinct
+
+    @property
     def few(self) -> bool:
         """A handful of values that return again and again."""
         return self.distinct <= 12 and self.spread < 0.05
@@ -536,14 +544,15 @@ def _by_name(column: str, hint: str | None, seen: Values, this_year: int) -> Fin
             return _act(column, "date", "named as a date", how="year") if long else None
         few = number and (seen.decimals > 0.1 or seen.distinct < 400)
         return None if few else _act(column, "date", "named as a date", confidence="low")
-    if number and (seen.distinct <= 12 or (seen.decimals > 0.1 and hint != "geography")):
+    if number and (seen.grades or (seen.decimals > 0.1 and hint != "geography")):
         return None
     if hint == "zip":
         return _act(column, "geography", "named as a ZIP code", 1.0, "high", "zip3")
     if hint in ("geography", "postcode"):
         return _act(column, "geography", "named as a place")
     if hint == "number":
-        single = seen.rows >= 20 and seen.spread > 0.5 and not (number and seen.most < 10_000)
+        coded = number or seen.share(_CODE.fullmatch) > 0.5
+        single = coded and seen.rows >= 20 and seen.spread > 0.5 and not 0 < seen.most < 10_000
         return _act(column, "other", "named as a number", confidence="low") if single else None
     if seen.few and hint != "name":
         return None
@@ -596,12 +605,12 @@ def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
     """Keep what is recognised as harmless, by name and values; the rest is for a person to look at."""
     clinical = hint in (*CLINICAL, "counted")
     known = seen.share(harmless)
-    plain = (seen.numeric > 0.95 and seen.distinct <= 12) or (hint == "text" and known > 0.999)
+    plain = (seen.numeric > 0.95 and seen.grades) or (hint == "text" and known > 0.999)
     if hint is not None and not clinical and not plain:
         category = hint if hint in CATEGORIES else None
         return _look(column, "its name and its values do not agree", category)
     if seen.numeric > 0.95 and known > 0.999:
-        return _number(column, hint in CLINICAL, seen)
+        return _number(column, hint, seen)
     if known > 0.999:
         return _keep(column, "measurements or words of a category")
     if known > 0.95:
@@ -621,17 +630,18 @@ def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
     return _look(column, "text that is not recognised", "name")
 
 
-def _number(column: str, clinical: bool, seen: Values) -> Finding:
+def _number(column: str, hint: str | None, seen: Values) -> Finding:
     """A number that is measured is kept; one that could be an age, a place or a key is not."""
     widths = {len(value) for value, _ in seen.sample}
-    keys = seen.decimals < 0.01 and seen.spread > 0.95 and seen.rows >= 20
-    if keys and len(widths) == 1 and min(widths) >= 9:
-        return _look(column, "whole numbers that could be a key", "other")
-    if clinical:
-        return _keep(column, "number")
-    if keys and seen.distinct > 50:
+    whole, long = seen.decimals < 0.01, len(widths) == 1 and min(widths) >= 9
+    keys = whole and seen.rows >= 20 and seen.distinct > 50
+    if keys and seen.spread > 0.95 and (long or hint != "measure"):
         return _look(column, "whole numbers, another in every row", "other")
-    if seen.decimals < 0.01 and seen.distinct >= 30 and seen.least >= 0 and 90 <= seen.most <= 125:
+    if hint in CLINICAL:
+        return _keep(column, "number")
+    if keys and seen.spread > 0.5 and min(widths) >= 5:
+        return _look(column, "whole numbers that could be a key", "other")
+    if whole and seen.distinct >= 30 and seen.least >= 0 and 90 <= seen.most <= 125:
         return _look(column, "whole numbers that could be ages", "date")
     fine = seen.share(lambda value: len(value.partition(".")[2]) >= 4) > 0.9
     if fine and 5 < abs(seen.least + seen.most) / 2 <= 180 and seen.most - seen.least < 15:

@@ -103,7 +103,8 @@ def _known(word: str) -> set[str] | None:
     return found
 
 
-SHORT = frozenset("id nr no dt nm cd dx bp hr yn".split())
+SHORT = _folded("id nr no dt nm cd dx bp hr yn")
+"""The only words of two letters that end a word which is written together."""
 
 
 @cache
@@ -125,7 +126,9 @@ def _compound(word: str) -> frozenset[str] | None:
 @cache
 def tags_of(column: str) -> frozenset[str]:
     """What the words of a column's name stand for; ``unknown`` where a word stands for nothing."""
-    words, tags, at = words_of(column), set[str](), 0
+    # A letter says something alone (k: potassium), and nothing beside words (k_nummer).
+    spoken = [word for word in words_of(column) if len(word) > 1] or words_of(column)
+    words, tags, at = spoken, set[str](), 0
     while at < len(words):
         for size in (4, 3, 2, 1):
             joined = "".join(words[at : at + size])
@@ -135,6 +138,9 @@ def tags_of(column: str) -> frozenset[str]:
         if found is None:
             bare = re.sub(r"\d+", "", words[at])
             found = _known(bare) or _compound(bare)
+            tails = (_compound(bare[cut:]) for cut in range(3, len(bare) - 5) if found is None)
+            if tail := next(filter(None, tails), None):
+                found = tail | {"unknown"}
             if found is None:
                 ends = [end for end in _ENDS if len(bare) > len(end) and bare.endswith(end)]
                 found = _ENDS[max(ends, key=len)] | {"unknown"} if ends else {"unknown"}

@@ -29,10 +29,14 @@ from faker import Faker
 
 from suture.site.deid import scan
 
+LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl")
 LOCALES = {
-    "test": dict(en="en_US", de="de_DE", fr="fr_FR", es="es_ES", it="it_IT", nl="nl_NL", pt="pt_BR", pl="pl_PL"),
-    "development": dict(en="en_GB", de="de_AT", fr="fr_CA", es="es_MX", it="it_IT", nl="nl_BE", pt="pt_PT", pl="pl_PL"),
-}  # fmt: skip
+    half: dict(zip(LANGUAGES, locales.split(), strict=True))
+    for half, locales in (
+        ("test", "en_US de_DE fr_FR es_ES it_IT nl_NL pt_BR pl_PL"),
+        ("development", "en_GB de_AT fr_CA es_MX it_IT nl_BE pt_PT pl_PL"),
+    )
+}
 CATEGORY = {
     "name": "name", "geo": "geography", "date": "date", "datetime": "date", "age": "date", "phone": "phone",
     "fax": "fax", "email": "email", "ssn": "ssn", "nhs": "record_number", "record": "record_number", "plan": "health_plan",
@@ -154,7 +158,9 @@ def measure(half: str, rows: int, seed: int = 1) -> list[dict[str, str]]:
             with path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow(columns)
-                writer.writerows([MAKERS[m](fake, i) for m in columns.values()] for i in range(rows))
+                writer.writerows(
+                    [MAKERS[m](fake, i) for m in columns.values()] for i in range(rows)
+                )
             verdicts = {f.column: f for f in scan(path)[0]}
         for column, maker in columns.items():
             category = "" if maker[0] == "-" else CATEGORY[maker.split(".")[0]]
@@ -169,7 +175,9 @@ def shares(found: list[dict[str, str]], key: str, blind: bool) -> dict[str, Coun
     counted: dict[str, Counter[str]] = {}
     for entry in found:
         if entry["category"] and (entry["source"] == "blind") == blind:
-            verdict = {"drop": "found", "generalise": "found"}.get(entry["verdict"], entry["verdict"])
+            verdict = {"drop": "found", "generalise": "found"}.get(
+                entry["verdict"], entry["verdict"]
+            )
             counted.setdefault(entry[key], Counter())[verdict] += 1
     return counted
 
@@ -185,7 +193,9 @@ def main() -> None:
         print(json.dumps(found, ensure_ascii=False))
         return
     for blind in (False, True):
-        print(f"\n{'values under names that say nothing' if blind else 'names of public repositories'}, {given.half} half")
+        print(
+            f"\n{'values under names that say nothing' if blind else 'names of public repositories'}, {given.half} half"
+        )
         print(f"{'':16}{'columns':>8}{'found':>8}{'unsure':>8}{'kept':>8}")
         for key in ("category", "lang"):
             for name, counts in sorted(shares(found, key, blind).items()):
@@ -196,12 +206,18 @@ def main() -> None:
     taken = [e for e in safe if e["verdict"] in ("drop", "generalise")]
     acted = [e for e in found if e["verdict"] in ("drop", "generalise")]
     unsure = sum(e["verdict"] == "look" for e in safe)
-    print(f"\nprecision {1 - len(taken) / len(acted):.3f} ({len(taken)} harmless columns among {len(acted)} taken)")
+    print(
+        f"\nprecision {1 - len(taken) / len(acted):.3f} ({len(taken)} harmless columns among {len(acted)} taken)"
+    )
     print(f"harmless columns: {len(safe)}, taken wrongly {len(taken)}, left to a person {unsure}")
     for e in found:
-        if (e["category"] and e["verdict"] in ("look", "keep")) or (not e["category"] and e["verdict"] != "keep"):
+        if (e["category"] and e["verdict"] in ("look", "keep")) or (
+            not e["category"] and e["verdict"] != "keep"
+        ):
             kind = e["category"] or "harmless"
-            print(f"  {e['verdict']:5} {kind:14} {e['lang']} {e['source'][:28]:28} {e['column']:28} {e['sign']}")
+            print(
+                f"  {e['verdict']:5} {kind:14} {e['lang']} {e['source'][:28]:28} {e['column']:28} {e['sign']}"
+            )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from suture.errors import DataError
+from suture.schema.clinical import recognise
 
 Report: TypeAlias = dict[str, Any]  # plain JSON without a patient's value
 _DATA, _LISTS = (
@@ -155,10 +156,14 @@ def hint_of(column: str) -> str | None:
     """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``text``, one of
     `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
     tags = tags_of(column)
-    for hint, wanted in _RULES:
-        if all((tag[1:] not in tags) if tag[0] == "!" else (tag in tags) for tag in wanted):
-            return hint
-    return None
+    fit = (
+        hint
+        for hint, wanted in _RULES
+        if all((tag[1:] not in tags) if tag[0] == "!" else (tag in tags) for tag in wanted)
+    )
+    hint = next(fit, None)
+    measure = recognise(column) if hint in (None, "number") else None
+    return hint if measure is None else "age" if measure.name == "age" else "measure"
 
 
 def per_year(column: str) -> int:
@@ -569,7 +574,7 @@ def _by_shape(column: str, hint: str | None, seen: Values) -> Finding | None:
     """Signs that many columns could show: nearly every value must, and must single people out. Under
     a clinical name only a check digit counts."""
     many = seen.distinct >= 20
-    for sign in SIGNS:
+    for sign in sorted(SIGNS, key=lambda sign: not sign.proven):
         if sign.least and (sign.proven or hint not in CLINICAL) and seen.spread >= sign.spread:
             enough = seen.distinct >= (5 if sign.proven else 20) or sign.category == "geography"
             if enough and (share := seen.share(sign.fits)) >= sign.least:

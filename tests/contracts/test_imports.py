@@ -117,6 +117,7 @@ ALLOWED = {
 # third-party packages that only some rooms may touch
 ONLY = {
     "duckdb": {"site"},
+    "stdnum": {"site"},
     "adbc_driver_manager": {"site"},
     "dp_accounting": {
         "privacy",

@@ -152,8 +152,9 @@ def read_values(opened: Opened, column: str) -> Values:
         weight = whole / max(sum(n for _, n in drawn), 1)
         sample += [(value, n * weight) for value, n in drawn]
     execute(opened, "DROP TABLE suture_values")
-    shares = (count / max(rows, 1) for count in (numbers, decimals, words))
-    return Values(rows, distinct, *shares, least, most, opened.types[column], sample, inside)
+    some, kind = max(rows, 1), opened.types[column]
+    shares = (numbers / some, decimals / some, words / some)
+    return Values(rows, distinct, *shares, least, most, kind, sample, inside)
 
 
 def execute(opened: Opened, query: str) -> duckdb.DuckDBPyConnection:

@@ -73,10 +73,10 @@ _PER_YEAR = {w: int(n) for n, text in _DATA["values"]["age_units"].items() for w
 
 # --- what a column's name hints at ------------------------------------------------------------------------------------
 
-_TAGS: dict[str, set[str]] = {}
+_TAGS: dict[str, frozenset[str]] = {}
 for _tag, _by_language in _DATA["words"].items():
     for _word in _folded(" ".join(_by_language.values())):
-        _TAGS.setdefault(_word, set()).add(_tag)
+        _TAGS[_word] = _TAGS.get(_word, frozenset()) | {_tag}
 _STEMS = {word[:-1]: tags for word, tags in _TAGS.items() if word.endswith("*")}
 _ENDS = {word[1:]: tags for word, tags in _TAGS.items() if word.startswith("*")}
 _RULES = [(rule.split(": ")[0], rule.split(": ")[1].split()) for rule in _DATA["hints"]["rules"]]
@@ -95,7 +95,7 @@ def words_of(column: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", fold(text))
 
 
-def _known(word: str) -> set[str] | None:
+def _known(word: str) -> frozenset[str] | None:
     """The tags of a word, or of the stem or the end that it shows."""
     found = _TAGS.get(word) or _TAGS.get(word.removesuffix("s"))
     if found is None and len(word) > 3:
@@ -120,7 +120,7 @@ def _compound(word: str) -> frozenset[str] | None:
             if len(rest) < 3 and rest not in SHORT:
                 continue
             if tail := _known(rest) or _compound(rest):
-                return frozenset(head | tail)
+                return head | tail
     return None
 
 
@@ -144,8 +144,8 @@ def tags_of(column: str) -> frozenset[str]:
                 found = tail | {"unknown"}
             if found is None:
                 ends = [end for end in _ENDS if len(bare) > len(end) and bare.endswith(end)]
-                found = _ENDS[max(ends, key=len)] | {"unknown"} if ends else {"unknown"}
-            found = found if bare else set()
+                found = frozenset({"unknown"}) | (_ENDS[max(ends, key=len)] if ends else set())
+            found = found if bare else frozenset()
         tags |= found
         at += size
     return frozenset(tags)

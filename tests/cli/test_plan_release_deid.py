@@ -94,5 +94,6 @@ def test_release_from_a_study_file(suture_command, tmp_path):
 
 def test_deid_evaluate(suture_command):
     found = json.loads(suture_command("deid", "evaluate", "--rows", 100, "--json").stdout)
-    assert found["recall"] == 1.0
+    assert found["recall"] >= 0.97
+    assert found["kept_silently"] == []
     assert found["precision"] >= 0.97

@@ -153,7 +153,7 @@ def tags_of(column: str) -> frozenset[str]:
 
 @cache
 def hint_of(column: str) -> str | None:
-    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``text``, one of
+    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``birthpart``, ``datepart``, ``text``, one of
     `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
     tags = tags_of(column)
     fit = (
@@ -546,6 +546,10 @@ def _by_name(column: str, hint: str | None, seen: Values, this_year: int) -> Fin
         banded = not number and all(age_in(value) == value for value, _ in seen.sample)
         kept = _keep(column, "age bands, none over 89 apart from 90+")
         return kept if banded else _act(column, "date", "named as an age", 1.0, "high", "age")
+    if hint in ("birthpart", "datepart"):
+        if hint == "datepart" and number:
+            return _look(column, "part of a date, or a count", "date")
+        return _act(column, "date", "part of a date")
     if hint == "text":
         prose = seen.words >= 3 or (seen.spread > 0.5 and seen.numeric < 0.5 and seen.distinct > 20)
         return _act(column, "text", "free text", inside=seen.inside) if prose else None

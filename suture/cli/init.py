@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,14 +84,9 @@ def _draft(folder: Path, table: Table, as_json: bool) -> None:
     place: dict[str, Any] = {"path": table.source, "table": table.table}
     if "://" in str(table.source):
         place = {"url": table.source, "query": table.query}
-    leave_out = tuple(listed(table.leave_out))
-    made = draft(
-        {key: value for key, value in place.items() if value is not None},
-        Asked(
-            table.outcome, table.positive, table.patient, leave_out, table.bounds_from_rows,
-            table.deal, table.sites_by,
-        ),
-    )  # fmt: skip
+    told = {**vars(table), "leave_out": tuple(listed(table.leave_out))}
+    asked = Asked(**{key.name: told[key.name] for key in fields(Asked)})
+    made = draft({key: value for key, value in place.items() if value is not None}, asked)
     path = made.write(folder, STARTER["lead"])
     found = {"written": [str(path)], "left": made.gaps, "notes": made.notes}
     lines = [str(path), *(f"left for a person: {gap}" for gap in made.gaps)]

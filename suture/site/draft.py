@@ -99,7 +99,7 @@ class Draft:
         """The study file, with paths as seen from its folder."""
         seen = "" if not self.asked.bounds_from_rows else WORDS["head"]["seen"]
         table = _line(self.spec.describe())
-        name = Path(table).name.removesuffix(".gz").rpartition(".")[0] or "draft"
+        name = (Path(table).name.removesuffix(".gz").rpartition(".")[0] or "draft")[:80]
         head = WORDS["head"]["text"].format(table=table, least=LEAST, seen=seen)
         data = self.spec.without_password().model_dump(mode="json", exclude_defaults=True)
         if self.spec.path is not None:
@@ -247,6 +247,12 @@ def _read(spec: SourceSpec) -> tuple[dict[str, Cells], dict[str, str], list[str]
         names, types = [name for name in opened.names if name], dict(opened.types)
     if len(names) > COLUMNS:
         raise DataError(f"{place}: {len(names):,} columns; choose at most {COLUMNS:,} first")
+    plain = {clinical.plain(name) for name in names}
+    if "value" in plain and plain & {*WORDS["event"]}:
+        raise DataError(
+            f"{place}: one row per measurement, with its name in one column and its value in "
+            "another; a draft needs one row per examination or stay"
+        )
     if names and all(_SHAPES["number"].fullmatch(name) for name in names):
         raise DataError(f"{place}: the first line holds numbers; write the columns' names there")
     cells, problems = {}, dict[str, None]()
@@ -319,7 +325,7 @@ def _role(made: Draft, role: str, given: str | None, names: Sequence[str]) -> st
     known = WORDS[role]
     called = [(known.index(key), n) for n in names if (key := clinical.plain(n)) in known]
     if given is None and called and (role == "patient" or len(called) == 1):
-        made.remarks[role] = made.remarks[min(called)[1]] = "by its name: check"
+        made.remarks[role] = "by its name: check"
         return min(called)[1]
     if given is None:
         place = "study.outcome" if role == "outcome" else "schema.patient"

@@ -356,6 +356,7 @@ REFUSED = {
     "an old spreadsheet": (b"\xd0\xcf\x11\xe0" + b"\0" * 99, "rows.csv", "spreadsheet"),
     "a spreadsheet": (b"PK\x03\x04", "rows.xlsx", "ending in .csv"),
     "UTF-16, big end first": (b"\xfe\xff" + UMLAUT.encode("utf-16-be"), "rows.csv", "big end"),
+    "one row per measurement": (b"id,parameter,value\n" + b"1,HR,80\n" * 20, "rows.csv", "one row per measurement"),
     "zero bytes": (b"id,died\n\0\0\0", "rows.csv", "zero bytes"),
     "a broken archive": (gzip.compress(table("x", cycle("1", "2")).encode())[:-60], "rows.csv.gz", "cannot be read"),
     "no archive": (b"id,died,age\n1,0,50\n", "rows.csv.gz", "cannot be read"),

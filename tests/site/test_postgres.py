@@ -19,7 +19,9 @@ import pytest
 from suture.errors import DataError
 from suture.schema.table import Schema
 from suture.site.cohort import count_training_patients, load
+from suture.site.draft import Asked, draft
 from suture.site.sources import SourceSpec
+from suture.study import Study
 
 dbapi = pytest.importorskip(
     "adbc_driver_postgresql.dbapi", reason="needs the extra: pip install 'suture[sql]'"
@@ -203,3 +205,27 @@ def test_no_server_and_no_secret_in_the_message() -> None:
         load(spec, SCHEMA, "high_risk", site="a", holdout=0.0, split_key="k")
     assert "geheim" not in str(caught.value)
     assert "geheim" not in repr(spec)
+
+
+def test_a_draft_from_a_server_and_its_shares(server: str, tmp_path: Path) -> None:
+    with dbapi.connect(server) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE drafted AS SELECT 'P' || i AS patient_id, i % 2 AS died, 40 + i % 30 AS age, "
+            "CASE i % 4 WHEN 0 THEN -999 ELSE 110.5 + i % 7 END AS sysbp, DATE '2024-01-01' AS seen "
+            "FROM generate_series(1, 60) i"
+        )
+        connection.commit()
+    place = {"url": server.replace("reader@", "reader:secret@"), "query": "SELECT * FROM drafted"}
+    made = draft(place, Asked(outcome="died", deal=2))
+    assert list(made.features) == ["age", "sysbp"]
+    assert made.spec.sentinels == {"sysbp": ("-999",)}
+    assert "a date" in made.left_out["seen"]
+    text = made.text(tmp_path, "fedavg")
+    assert "secret" not in text
+    study = Study.from_text(text)
+    parts = [
+        load(site.data, study.table, "died", site=site.name, holdout=0.0, split_key="k")
+        for site in study.sites
+    ]
+    assert sum(part.train.patients for part in parts) == 60
+    assert not any("clipped" in text for part in parts for text in part.loaded.warnings)

@@ -95,8 +95,9 @@ def test_there_is_a_tutorial_for_each_reader():
 def test_a_tutorial_runs_as_printed(page, shell):
     if page.stem == "engineer":
         pytest.importorskip("flwr")
-    if page.stem == "data" and not DATA.joinpath("framingham").is_dir():
-        pytest.skip(f"the Framingham teaching set is not in {DATA}; set SUTURE_DATA")
+    for name in ("framingham", "physionet2012") if page.stem == "data" else ():
+        if not DATA.joinpath(name).is_dir():
+            pytest.skip(f"{name} is not in {DATA}; set SUTURE_DATA")
     text = page.read_text(encoding="utf-8")
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -22,6 +22,35 @@ def machine_witness(tmp_path_factory):
         os.environ["SUTURE_WITNESS"] = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def everybody_is_ready():
+    """In the processes of the tests a person at each site signs as soon as a study asks for it, so
+    that a test about something else need not say so. Tests of the "ready" itself are marked
+    ``nobody_signs``."""
+    from support import ready as person
+
+    from suture.site import ready
+
+    found = ready.ready_of
+    signing = {"on": True}
+
+    def signed(place, study):
+        if signing["on"] and not ready.ready_file(place.home, study).exists():
+            person.sign(place, study)
+        return found(place, study)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ready, "ready_of", signed)
+        yield signing
+
+
+@pytest.fixture(autouse=True)
+def nobody_signs(request, everybody_is_ready):
+    everybody_is_ready["on"] = request.node.get_closest_marker("nobody_signs") is None
+    yield
+    everybody_is_ready["on"] = True
+
+
 @pytest.fixture(scope="session")
 def suture_command():
     """Run the command line in a process of its own, as a user does."""

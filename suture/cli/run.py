@@ -39,6 +39,7 @@ _SHOWN = [
     "privacy",
     "communication",
     "comparison",
+    "ready",
     "warnings",
 ]
 
@@ -66,6 +67,10 @@ def run(
         Path | None,
         option("operator.json of the hub that the sites are connected to; see docs/federation.md."),
     ] = None,
+    unchecked: Annotated[
+        bool,
+        option("Run also where nobody has checked a site's table and signed; the result says so."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a study, or resume an interrupted one; writes result.json, model.npz and report.html."""
@@ -83,7 +88,7 @@ def run(
                 "apply"
             )
         with progress_bar() as progress, _resumable(resume):
-            place = engine_of(engine, hub, threads, resume)
+            place = engine_of(engine, hub, threads, resume, unchecked=unchecked)
             result = conduct.resume(resume, progress=progress, command=words, engine=place)
     else:
         path = Path(str(study))
@@ -107,7 +112,7 @@ def run(
                 progress=progress,
                 command=words,
                 file=path.resolve(),
-                engine=engine_of(engine, hub, threads),
+                engine=engine_of(engine, hub, threads, unchecked=unchecked),
             )
     _show(result, as_json)
     missed = {

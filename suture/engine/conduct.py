@@ -79,6 +79,7 @@ def run(
     file: Path | None = None,
     engine: Engine | None = None,
     methods: Iterable[Declared] = (),
+    unchecked: bool = False,
 ) -> Result:
     """Run a study (an object, or the path of a study file), by default on the embedded engine.
 
@@ -87,6 +88,8 @@ def run(
     folder). ``file`` is where the study came from, if it was changed after reading; a resumed run
     takes database passwords from there. ``engine`` is where the sites are: see
     `suture.network`. ``methods`` are methods of your own that the study names (docs/methods.md).
+    ``unchecked`` runs on real patients also where nobody has signed that a site's table is ready
+    (docs/check.md), and the result says so; an ``engine`` that is given decides this itself.
     """
     if not isinstance(study, Study):
         file = Path(study).resolve()
@@ -95,11 +98,9 @@ def run(
     root = Path(base or ".").resolve()
     registry.bring(methods)
     study = _check(study)
+    engine = engine or Embedded(threads, unchecked=unchecked)
     if out is None:
-        return _conduct(
-            study, root, None, engine or Embedded(threads), progress, command, resumed=False
-        )
-    engine = engine or Embedded(threads)
+        return _conduct(study, root, None, engine, progress, command, resumed=False)
     folder = RunFolder.create(Path(out).resolve(), study, root, file, engine.recorded)
     try:
         with folder.held():
@@ -116,6 +117,7 @@ def resume(
     progress: Progress | None = None,
     command: str = "suture.resume(folder)",
     engine: Engine | None = None,
+    unchecked: bool = False,
 ) -> Result:
     """Go on with an interrupted run: the same model and figures as if it had not been
     interrupted."""
@@ -123,9 +125,8 @@ def resume(
     with opened.held():
         if (opened.path / "result.json").exists():
             return Result.load(opened.path)
-        return _conduct(
-            study, base, opened, engine or Embedded(threads), progress, command, resumed=True
-        )
+        engine = engine or Embedded(threads, unchecked=unchecked)
+        return _conduct(study, base, opened, engine, progress, command, resumed=True)
 
 
 def _check(study: Study) -> Study:

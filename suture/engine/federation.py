@@ -49,6 +49,7 @@ from suture.site.gate import (
 from suture.site.hospital import Hospital
 from suture.site.images import ImageFiles
 from suture.site.reading import Passage, check_readable
+from suture.site.ready import demand, ready_of
 from suture.study import Study
 
 LEDGERS_ON_DISK = 200
@@ -318,13 +319,24 @@ def _all_tested(whole: World, name: str) -> Hospital:
     )
 
 
-def promise(study: Study, world: World, folder: Path | None) -> None:
+def ask_ready(study: Study, world: World, *, needed: bool) -> None:
+    """Who at each site has signed that its table is ready for this study; refused where it is
+    needed and nobody has. Generated patients, simulations and built-in tables need none."""
+    for place in world.places if study.sites and not world.simulated else ():
+        found = demand(place, study.digest) if needed else ready_of(place, study.digest)
+        world.ready[place.name] = found
+
+
+def promise(
+    study: Study, world: World, folder: Path | None, *, ready_needed: bool = True
+) -> None:
     """Open every site's ledger and write each method's budget into it, before any clinical value is
-    read.
+    read, and only where a person has said that the table is ready.
 
     Training without privacy has an account of its own, and is refused where privacy was promised
     before.
     """
+    ask_ready(study, world, needed=ready_needed)
     if len(world.places) > LEDGERS_ON_DISK:
         folder = None
     for place in world.places:

@@ -32,6 +32,7 @@ from suture.privacy.accounting.events import (
 )
 from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
+from suture.schema.record import Signer
 from suture.schema.table import Classes, Schema, class_count, feature_names
 from suture.site.gate import Admission, Place
 from suture.site.hospital import Hospital
@@ -87,6 +88,8 @@ class World:
     then."""
     plans: dict[tuple[int, str], Plan] = field(default_factory=dict)
     """By fold and method, once made (`plan_of`)."""
+    ready: dict[str, Signer | None] = field(default_factory=dict)
+    """For each site whose table must be checked: who signed that it is ready, if anybody did."""
     simulation: bool = False
     """Whether the study says so: real rows in the hands of whoever runs it, and nothing of it for
     release."""
@@ -104,6 +107,10 @@ class World:
         return [
             text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings
         ]
+
+    def hear_ready(self, site: str, said: Mapping[str, str] | None) -> None:
+        """Keep who signed at a site that is elsewhere, as it says, and nothing else that it says."""
+        self.ready[site] = said and {"by": str(said["by"])[:80], "when": str(said["when"])[:40]}
 
     def terms(self) -> dict[str, str | None]:
         """What each site's gate enforced, in words."""

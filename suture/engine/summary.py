@@ -114,6 +114,8 @@ def summarise(
         "warnings": list(warnings),
         "references": references(study.methods, study.private),
     }
+    if world.ready:
+        data["ready"] = world.ready
     if profiled(study):
         data["profiles"] = {
             name: hospital.data.profile.to_dict()

@@ -26,9 +26,15 @@ ENGINES = ("embedded", "flower")
 
 
 def engine_of(
-    name: str | None, hub: Path | None, threads: int | None = None, run: Path | None = None
+    name: str | None,
+    hub: Path | None,
+    threads: int | None = None,
+    run: Path | None = None,
+    *,
+    unchecked: bool = False,
 ) -> Engine:
     """The engine that the command line names; a run that is resumed goes on where it began.
+    ``unchecked``: sites on this machine need nobody's word that their tables are ready.
 
     >>> engine_of(None, None).name
     'embedded'
@@ -43,7 +49,7 @@ def engine_of(
     if hub is None and name in (None, "embedded"):
         from suture.engine.embedded import Embedded
 
-        return Embedded(threads)
+        return Embedded(threads, unchecked=unchecked)
     if hub is not None and name == "embedded":
         raise StudyError("--hub goes with --engine flower: the embedded engine has no network")
     from suture.network.coordinator import Remote
@@ -51,7 +57,12 @@ def engine_of(
     if hub is None:
         from suture.network.local import LocalFlower
 
-        return Remote(LocalFlower())
+        return Remote(LocalFlower({"ready_needed": not unchecked}))
+    if unchecked:
+        raise StudyError(
+            "--unchecked is for sites on this machine; behind a hub every site decides for itself "
+            "(ready_needed in its site.toml)"
+        )
     from suture.network.flower import Flower, Hub
     from suture.network.hub import read_operator
 

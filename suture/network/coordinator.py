@@ -173,6 +173,8 @@ class Remote:
         self._vouch(opening)
         for site, found in opened.items():
             joined = self._join(site, opening)
+            if study.sites:
+                here.hear_ready(site, found["ready"])
             here.remote[site] = RemoteSite(
                 here.sizes[site],
                 str(found["region"]),

@@ -42,6 +42,7 @@ from suture.errors import (
     CharterError,
     DataError,
     LedgerError,
+    NotReady,
     Reason,
     Refused,
     RunError,
@@ -143,6 +144,7 @@ class Participant:
         self.world = federation.survey(self.study, base, seed, only=name, place=place)
         if name not in self.world.sizes:
             raise Refused(f"study {asked.name!r} does not name this site ({name!r})", Reason.STUDY)
+        federation.ask_ready(self.study, self.world, needed=settings.ready_needed)
         self._plans: dict[tuple[int, str], Plan] = {}
         """By fold and method; empty until the site has joined."""
         self._sums = SiteSums(settings, home)
@@ -211,6 +213,7 @@ class Participant:
             "region": self.world.places[0].region,
             "generated": self.world.generated,
             "charter": terms,
+            "ready": self.world.ready.get(self.settings.name),
             "exact": self.exact,
             "head": head,
         }
@@ -229,7 +232,8 @@ class Participant:
             self.world.sizes = sizes
             with gate.borrowed(self.world.places[0], self._ledgers) as ledger:
                 self._witnesses.check(ledger, vouched)
-            federation.promise(self.study, self.world, self._ledgers)
+            needed = self.settings.ready_needed
+            federation.promise(self.study, self.world, self._ledgers, ready_needed=needed)
             federation.read_rows(self.study, self.world, strict=False)
             self.world.hospitals[name].keeps = True
             self._plans = self._planned()
@@ -726,6 +730,7 @@ def reason_of(error: SutureError) -> Reason:
 _REASONS: tuple[tuple[type[SutureError], Reason], ...] = (
     (BudgetExhausted, Reason.BUDGET),
     (CharterError, Reason.CHARTER),
+    (NotReady, Reason.READY),
     (RolledBack, Reason.WITNESS),
     (LedgerError, Reason.LEDGER),
     (DataError, Reason.TABLE),

@@ -54,6 +54,8 @@ class SiteSettings(BaseModel):
     """What may leave about test patients: nothing, the site's figures, or every score."""
     charter_needed: bool = True
     """Whether a study is refused that no signed charter in the home allows."""
+    ready_needed: bool = True
+    """Whether a study is refused here until a person has signed that the table is ready for it."""
     accepts: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
     """Digests of studies accepted without a charter, besides those in ``studies``."""
     identity: str = "identity.key"

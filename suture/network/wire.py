@@ -42,6 +42,7 @@ from suture.errors import (
     BudgetExhausted,
     CharterError,
     LedgerError,
+    NotReady,
     Reason,
     Refused,
     RunError,
@@ -116,6 +117,7 @@ class Header(TypedDict, total=False):
     region: str
     generated: bool
     charter: str | None
+    ready: Mapping[str, str] | None
     exact: str
     head: Mapping[str, object]
     vouched: Words
@@ -254,6 +256,7 @@ def refusal(site: str, reason: Reason) -> Message:
 _KINDS: dict[Reason, type[SutureError]] = {
     Reason.BUDGET: BudgetExhausted,
     Reason.CHARTER: CharterError,
+    Reason.READY: NotReady,
     Reason.LEDGER: LedgerError,
     Reason.WITNESS: LedgerError,
     Reason.FAULT: RunError,

@@ -9,11 +9,12 @@ from pathlib import Path
 from suture.errors import RunError
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, flush, then rename over: never half a file."""
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write beside, flush, then rename over: never half a file. ``mode``: who may open it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        handle = os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode)
+        with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -98,6 +98,8 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
     whole = complete(result)
     if terms := whole["release"]["words"]:
         console.print(Text(terms, style="bold red"))
+    if nobody := words.unchecked(whole):
+        console.print(Text(nobody, style="bold red"))
     console.print(summary_table(whole, wide=console.width >= 110))
     legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
     if any(cell.note for row in _summary(whole)[1] for cell in row[1:-3]):
@@ -114,6 +116,8 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
     for key, method in whole["methods"].items():
         if method["stopped"]:
             console.print(Text(f"Stopped early, {key}: {method['stopped']}", style="yellow"))
+    if signers := words.signers(whole):
+        console.print(Text(f"Tables signed as ready: {signers}", style="dim"))
     warnings = words.merged_notes(map(str, whole["warnings"]))
     for warning in warnings[: words.SHOWN]:
         console.print(Text(f"Note: {warning}", style="yellow"))

@@ -50,7 +50,12 @@ def _context(result: Record) -> dict[str, object]:
         "outcome": result["outcome"],
         "created": words.moment(result["created"]) if result["created"] else "",
         "headline": words.headline(result),
-        "banner": " ".join(filter(None, (result["release"]["words"], _unprotected_words(result)))),
+        "banner": " ".join(
+            filter(
+                None,
+                (result["release"]["words"], words.unchecked(result), _unprotected_words(result)),
+            )
+        ),
         "warnings": [*_overspent(result), *words.merged_notes(map(str, result["warnings"]))],
         "shown_warnings": words.SHOWN,
         "quality": words.quality(result, words.QUALITY, quality),
@@ -132,6 +137,7 @@ def _footer(result: Record) -> list[tuple[str, str]]:
         "Seed": "" if result["seed"] is None else str(result["seed"]),
         "Seeds averaged over": ", ".join(seeds) if len(seeds) > 1 else "",
         "Updates": words.combined(words.primary(result)["protection"]),
+        "Tables signed as ready": words.signers(result),
         "Command": result["command"],
         "Result format": str(result["format"]),
     }

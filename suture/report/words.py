@@ -372,6 +372,29 @@ def combined(protection: Mapping[str, Plain] | None) -> str:
     return "; ".join(parts)
 
 
+def unchecked(result: Record) -> str:
+    """Where nobody checked the table before the run, aloud; nothing where somebody did everywhere.
+
+    >>> unchecked(complete({"ready": {"north": None, "east": {"by": "A. Kowal", "when": "2026-11-18T09:00:00+00:00"}}}))
+    'NOT CHECKED: nobody signed that the table of north was checked before this run (suture check).'
+    """
+    sites = [site for site, signer in result.get("ready", {}).items() if signer is None]
+    tables = "tables" if len(sites) > 1 else "table"
+    were = "were" if len(sites) > 1 else "was"
+    words = f"nobody signed that the {tables} of {', '.join(sites)} {were} checked before this run"
+    return f"NOT CHECKED: {words} (suture check)." if sites else ""
+
+
+def signers(result: Record) -> str:
+    """Who signed that each site's table is ready, and when.
+
+    >>> signers(complete({"ready": {"east": {"by": "A. Kowal", "when": "2026-11-18T09:00:00+00:00"}}}))
+    'east by A. Kowal, 18 November 2026, 09:00 UTC'
+    """
+    found = {site: signer for site, signer in result.get("ready", {}).items() if signer}
+    return "; ".join(f"{s} by {one['by']}, {moment(one['when'])}" for s, one in found.items())
+
+
 def merged_notes(warnings: Iterable[str]) -> list[str]:
     """The sites' notes, with those that differ only in hospital and counts merged into one.
 

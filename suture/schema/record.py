@@ -154,6 +154,13 @@ class MethodResult(TypedDict):
     seconds: float | None
 
 
+class Signer(TypedDict):
+    """Who at a site signed that its table is ready for the study, and when."""
+
+    by: str
+    when: str
+
+
 class ReleaseTerms(TypedDict):
     """Whose patients a result is about, and whether it holds exact figures about them."""
 
@@ -242,6 +249,8 @@ class Record(TypedDict):
     cohort: CohortSummary
     model: ModelSummary
     study: dict[str, Plain]
+    ready: NotRequired[dict[str, Signer | None]]
+    """Of each site with real patients; None: nobody there checked the table before the run."""
     warnings: list[str]
     references: list[Reference]
     comparison: NotRequired[Comparison]

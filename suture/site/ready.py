@@ -1,0 +1,117 @@
+"""A person's "ready": the signed word of somebody at a site that its table was checked for one study.
+
+``suture check study.toml --sign NAME`` writes it into the site's home, and no real patient's rows are
+promised, read or charged for a study without it (`suture.engine.federation.promise`). It names the
+study by its digest, the site, the edition of the table and how the table is read, and is signed with
+a key that is derived from the site's secret: who does not hold the secret can neither make one nor
+change one, and one for another study, site, edition or table does not count. Findings are in it for
+the site alone; what leaves is who signed, and when.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from suture.errors import NotReady, StudyError, SutureError
+from suture.privacy.canonical import digest
+from suture.privacy.files import write_whole
+from suture.privacy.noise.source import derive
+from suture.privacy.signing import sign, verifies
+from suture.schema.record import Signer
+from suture.site.gate import Place, site_secret
+from suture.site.sources import Source, SourceSpec
+
+READY = "ready"
+_KIND = "ready"
+_LONGEST = 80
+
+
+def ready_file(home: Path, study: str) -> Path:
+    """Where the ready for a study, by its digest, is kept."""
+    return home / READY / f"{study}.json"
+
+
+def sign_ready(
+    place: Place, study: str, by: str, when: datetime, *, looks: int, stops: int, even_so: str
+) -> Path:
+    """Write the ready of a site; refused where something says stop and nobody says why not."""
+    home, by = _home(place), " ".join(by.split())
+    if not by or len(by) > _LONGEST or not by.isprintable():
+        raise StudyError(f"--sign: expected a person's name of 1 to {_LONGEST} characters")
+    if stops and not even_so.strip():
+        count = "1 finding says" if stops == 1 else f"{stops} findings say"
+        raise NotReady(
+            f"site {place.name!r} was not signed as ready: {count} stop. Correct the table or the "
+            'study, or sign all the same and say why: --even-so "reason"'
+        )
+    content = {
+        **_about(place, study),
+        "by": by,
+        "when": when.isoformat(timespec="seconds"),
+        "looks accepted": looks,
+        "stops overruled": stops,
+        "even so": even_so.strip(),
+    }
+    signed = {**content, "signature": sign(_KIND, content, _key(home))}
+    path = ready_file(home, study)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(path, json.dumps(signed, indent=1).encode(), mode=0o600)
+    return path
+
+
+def ready_of(place: Place, study: str) -> Signer | None:
+    """Who signed for this study, site, edition and table; None: nobody, or it is not to be
+    trusted. No row is looked at."""
+    path = ready_file(_home(place), study)
+    try:
+        content = json.loads(path.read_bytes())
+        signature, mine = str(content.pop("signature")), _about(place, study)
+        found: Signer = {"by": content["by"], "when": content["when"]}
+        genuine = verifies(_KIND, content, signature, _key(_home(place)).public_key())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SutureError):
+        return None
+    same = all(content.get(key) == value for key, value in mine.items())
+    return found if genuine and same else None
+
+
+def demand(place: Place, study: str) -> Signer:
+    """Who signed, or a refusal in words that say nothing about rows."""
+    found = ready_of(place, study)
+    if found is None:
+        other = ready_file(_home(place), study).exists()
+        stale = "; the one in its home is for another edition or table, or was changed"
+        raise NotReady(
+            f"site {place.name!r}: nobody has signed that its table is ready for this study "
+            f"({study[:12]}){stale if other else ''}. Look at it, then sign: suture check "
+            "study.toml --sign NAME. Nothing was read or charged"
+        )
+    return found
+
+
+def _about(place: Place, study: str) -> dict[str, object]:
+    """What a ready is for: the study, the site, its table's edition and how the table is read."""
+    sources = [_read(source) for source in (place.source, place.test) if source is not None]
+    table = digest(json.dumps(sources, sort_keys=True)).hex()
+    return {"study": study, "site": place.name, "edition": place.edition, "table": table}
+
+
+def _read(source: Source) -> object:
+    """How a source is read; a folder may move, and a password change."""
+    if not isinstance(source, SourceSpec):
+        return sorted(source)
+    plain = source.without_password().model_dump(mode="json", exclude_none=True)
+    return plain | ({"path": Path(source.path).name} if source.path else {})
+
+
+def _home(place: Place) -> Path:
+    if place.home is None:
+        raise StudyError(f"site {place.name!r} has no home: its patients need no ready")
+    return place.home
+
+
+def _key(home: Path) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(derive(site_secret(home), "ready"))

@@ -230,15 +230,16 @@ def _admit_simulation(study: Study, place: Place, home: Path) -> Admission:
             "would go round; run the "
             "study without it, as approved"
         )
+    return Admission(None, passing(study, place, home))
+
+
+def passing(study: Study, place: Place, home: Path) -> Passage:
+    """Who passes at a site, found without a trace in its ledger."""
     if not (home / LEDGER).exists():
-        passage = Passage(secrets.token_hex(16))
-        return Admission(
-            None, consented(passage, place.papers, study.name, datetime.now(UTC).date(), place.name)
-        )
+        today, fresh = datetime.now(UTC).date(), Passage(secrets.token_hex(16))
+        return consented(fresh, place.papers, study.name, today, place.name)
     with closing(Ledger.read(home / LEDGER)) as ledger:
-        return Admission(
-            None, passage_of(ledger, site_secret(home), place.papers, study.name, place.name)
-        )
+        return passage_of(ledger, site_secret(home), place.papers, study.name, place.name)
 
 
 def images_of(study: Study, base: Path) -> ImageFiles | None:
@@ -267,7 +268,7 @@ def _size(
         place.source,
         schema,
         site=place.name,
-        holdout=_holdout(study, place),
+        holdout=holdout(study, place),
         split_key=str(study.seed),
         passage=admission.passage if admission else None,
         images=images_of(study, base),
@@ -327,9 +328,7 @@ def ask_ready(study: Study, world: World, *, needed: bool) -> None:
         world.ready[place.name] = found
 
 
-def promise(
-    study: Study, world: World, folder: Path | None, *, ready_needed: bool = True
-) -> None:
+def promise(study: Study, world: World, folder: Path | None, *, ready_needed: bool = True) -> None:
     """Open every site's ledger and write each method's budget into it, before any clinical value is
     read, and only where a person has said that the table is ready.
 
@@ -412,7 +411,7 @@ def load_site(study: Study, world: World, place: Place, *, strict: bool = True) 
         world.schema,
         world.outcome,
         site=place.name,
-        holdout=_holdout(study, place),
+        holdout=holdout(study, place),
         split_key=str(study.seed),
         test_source=place.test,
         classes=world.classes,
@@ -447,5 +446,6 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     )
 
 
-def _holdout(study: Study, place: Place) -> float:
+def holdout(study: Study, place: Place) -> float:
+    """The share of a site's patients that is tested on."""
     return 0.0 if place.test is not None or study.evaluation.folds else study.evaluation.holdout

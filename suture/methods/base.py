@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import dp_accounting
 import numpy as np
@@ -45,6 +45,13 @@ class Answer:
     patients: int
     payload: Arrays
     sites: int = 1
+
+
+class Doubt(NamedTuple):
+    """Why a method may not work in a federation, in words for whoever decides."""
+
+    level: Literal["look", "stop"]
+    text: str
 
 
 class Method(ABC):
@@ -137,6 +144,13 @@ class Method(ABC):
         """In words for a privacy officer: what leaves, how it is protected, on which assumptions.
         None: updates by DP-SGD, which the statement describes itself."""
         return None
+
+    def foresees(
+        self, noise: Mapping[str, float], sizes: Mapping[str, int], rounds: int
+    ) -> tuple[Doubt, ...]:
+        """Whether it can work with these declared sizes and the noise that the plan gives each
+        site; asked before anything is paid for, and only under a promise."""
+        return ()
 
     @property
     def penalty(self) -> float:
@@ -256,6 +270,11 @@ class Wrapper(Method):
     def mechanism(self) -> str | None:
         return self.inner.mechanism()
 
+    def foresees(
+        self, noise: Mapping[str, float], sizes: Mapping[str, int], rounds: int
+    ) -> tuple[Doubt, ...]:
+        return self.inner.foresees(noise, sizes, rounds)
+
     @property
     def penalty(self) -> float:
         return self.inner.penalty
@@ -317,6 +336,21 @@ class Trained(Method):
         self, round_: int, site: str, size: int, noise: float | None
     ) -> dp_accounting.DpEvent:
         return local_event(self.local, size, noise)
+
+    def foresees(
+        self, noise: Mapping[str, float], sizes: Mapping[str, int], rounds: int
+    ) -> tuple[Doubt, ...]:
+        """Clipped gradients all in one direction move the model by at most one clip a step; noise
+        moves it at random, by the root of the steps."""
+        whole, signal, variance = sum(sizes[site] for site in noise), 0.0, 0.0
+        for site, level in noise.items():
+            weight, steps = sizes[site] / whole, rounds * training.steps(sizes[site], self.local)
+            signal += weight * steps
+            each = weight * level / min(self.local.batch, sizes[site])
+            variance += each**2 * steps * self.network.n_params
+        ratio = variance**0.5 / signal if signal else 0.0
+        text = f"noise moves the model {ratio:.1f} times as far as all patients together could"
+        return (Doubt("look", text),) if ratio >= 1 else ()
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         return {"delta": local_delta(session, self.network, self.local, message["params"])}, own

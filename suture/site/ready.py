@@ -2,10 +2,10 @@
 
 ``suture check study.toml --sign NAME`` writes it into the site's home, and no real patient's rows are
 promised, read or charged for a study without it (`suture.engine.federation.promise`). It names the
-study by its digest, the site, the edition of the table and how the table is read, and is signed with
-a key that is derived from the site's secret: who does not hold the secret can neither make one nor
-change one, and one for another study, site, edition or table does not count. Findings are in it for
-the site alone; what leaves is who signed, and when.
+study by its digest, the site and the edition of its table, and is signed with a key that is derived
+from the site's secret: who does not hold the secret can neither make one nor change one, and one for
+another study, site or edition does not count. How many findings there were is in it for the site
+alone; what leaves is who signed, and when.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from suture.errors import NotReady, StudyError, SutureError
-from suture.privacy.canonical import digest
 from suture.privacy.files import write_whole
 from suture.privacy.noise.source import derive
 from suture.privacy.signing import sign, verifies
 from suture.schema.record import Signer
 from suture.site.gate import Place, site_secret
-from suture.site.sources import Source, SourceSpec
 
 READY = "ready"
 _KIND = "ready"
@@ -64,7 +62,7 @@ def sign_ready(
 
 
 def ready_of(place: Place, study: str) -> Signer | None:
-    """Who signed for this study, site, edition and table; None: nobody, or it is not to be
+    """Who signed for this study, site and edition; None: nobody, or it is not to be
     trusted. No row is looked at."""
     path = ready_file(_home(place), study)
     try:
@@ -83,7 +81,7 @@ def demand(place: Place, study: str) -> Signer:
     found = ready_of(place, study)
     if found is None:
         other = ready_file(_home(place), study).exists()
-        stale = "; the one in its home is for another edition or table, or was changed"
+        stale = "; the one in its home is for another site or edition, or was changed"
         raise NotReady(
             f"site {place.name!r}: nobody has signed that its table is ready for this study "
             f"({study[:12]}){stale if other else ''}. Look at it, then sign: suture check "
@@ -93,18 +91,7 @@ def demand(place: Place, study: str) -> Signer:
 
 
 def _about(place: Place, study: str) -> dict[str, object]:
-    """What a ready is for: the study, the site, its table's edition and how the table is read."""
-    sources = [_read(source) for source in (place.source, place.test) if source is not None]
-    table = digest(json.dumps(sources, sort_keys=True)).hex()
-    return {"study": study, "site": place.name, "edition": place.edition, "table": table}
-
-
-def _read(source: Source) -> object:
-    """How a source is read; a folder may move, and a password change."""
-    if not isinstance(source, SourceSpec):
-        return sorted(source)
-    plain = source.without_password().model_dump(mode="json", exclude_none=True)
-    return plain | ({"path": Path(source.path).name} if source.path else {})
+    return {"study": study, "site": place.name, "edition": place.edition}
 
 
 def _home(place: Place) -> Path:

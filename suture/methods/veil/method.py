@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from suture.errors import RunError, StudyError
-from suture.methods.base import Answer, Arrays, Method, Needs, State
+from suture.methods.base import Answer, Arrays, Doubt, Method, Needs, State
 from suture.methods.declared import (
     ROUNDS,
     Choice,
@@ -53,7 +53,7 @@ from suture.methods.declared import (
     Setup,
     Space,
 )
-from suture.methods.veil import newton, secure
+from suture.methods.veil import foresight, newton, secure
 from suture.methods.veil.server import count_votes, newton_step, scale_step
 from suture.methods.veil.teams import Teams
 from suture.methods.veil.wire import pack, unpack
@@ -232,6 +232,21 @@ class Veil(Method):
         if phase == "vote":
             return Pick(self.picks, len(self.dictionary), rho).event
         return gaussian_cost(rho)
+
+    def foresees(
+        self, noise: Mapping[str, float], sizes: Mapping[str, int], rounds: int
+    ) -> tuple[Doubt, ...]:
+        """The vote, rehearsed; in the secure mode, a strong sign beside the noise of the look."""
+        d = len(self.dictionary)
+        if self.mode != "secure":
+            cost = {site: self.phase_rho("vote", level) for site, level in noise.items()}
+            vote = (d, self.picks, self.quorum, self.concepts, self.schedule.count("vote"))
+            return foresight.doubts(*foresight.rehearse(cost, sizes, *vote))
+        rho = self.phase_rho("look", max(noise.values()))
+        sums = [self._layout("look", i, 0, 0.0, rho) for i in range(len(self.teams.asked("look")))]
+        weak = max(one.noises["gradient"] / one.patients for one in sums) / foresight.STRONG
+        text = f"the noise in what concepts are chosen by is {weak:.1f} times a strong sign's part"
+        return (Doubt("look", text),) if weak >= 0.5 else ()
 
     def mechanism(self) -> str:
         """For the privacy statement."""

@@ -1,0 +1,96 @@
+"""One site's table and one study, before anything is promised: what is found in the rows, what the
+study costs there, and whether its method can work with these sites. For the site alone; nothing is
+written into its ledger."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from suture.engine import federation
+from suture.engine.plan import World, budget, plan_of, reserved
+from suture.errors import StudyError
+from suture.privacy.ledger.ledger import Ledger
+from suture.site import gate
+from suture.site.check import Finding, by_level, check_table, say
+from suture.site.preprocess import outcome_vocabulary
+from suture.site.reading import Wanted
+from suture.study import Study
+
+
+def check_site(study: Study, place: gate.Place, base: Path) -> dict[str, Any]:
+    """Figures and findings of one site, the worst first."""
+    if study.table is None or place.home is None:
+        raise StudyError("a study on built-in patients has no table to check")
+    today, declared = datetime.now(UTC).date(), study.declared(place.name)
+    passage = federation.passing(study, place, place.home)
+    holdout, labels = federation.holdout(study, place), outcome_vocabulary(study.labels or 2)
+    wanted = Wanted(study.table, study.outcome, labels, holdout, str(study.seed))
+    figures, found = check_table(place.source, wanted, place.name, passage, declared, today)
+    if place.test is not None:
+        tested = Wanted(study.table, study.outcome, labels, 1.0, str(study.seed))
+        more, others = check_table(place.test, tested, place.name, passage, None, today)
+        figures["test"] = more["test"]
+        found += [
+            Finding(**{**one.plain(), "column": f"{one.column} (test table)"}) for one in others
+        ]
+    asked = federation.request(study, study.table, place.name)
+    problems = gate.check(place.papers, asked, today)[1]
+    found += [say("charter", problem=problem.text) for problem in problems]
+    found += planned(study, place, base, int(figures["train"]))
+    levels = [one.level for one in found]
+    return {
+        "site": place.name,
+        "study": study.name,
+        "digest": study.digest,
+        "edition": place.edition,
+        "figures": figures,
+        "stop": levels.count("stop"),
+        "look": levels.count("look"),
+        "findings": [one.plain() for one in by_level(found)],
+    }
+
+
+def planned(study: Study, place: gate.Place, base: Path, train: int) -> list[Finding]:
+    """What the study costs at the site, and the doubts of its methods, from public figures."""
+    if study.table is None or study.privacy is None or not train:
+        return []
+    sizes = {site.name: site.patients or train for site in study.sites}
+    world = World(
+        study.seed, study.outcome, study.table, False, (), sizes, study.labels or 2,
+        base=base, names=tuple(sizes), simulation=study.simulation,
+    )  # fmt: skip
+    found: list[Finding] = []
+    if study.privacy.delta * sizes[place.name] >= 0.1:
+        better = 10.0 ** -len(str(10 * sizes[place.name]))
+        found.append(say("delta", train=sizes[place.name], better=better))
+    with closing(_books(place)) as ledger:
+        for name in study.methods:
+            plan = plan_of(study, world, name)
+            noise = {site: one.noise_multiplier for site, one in plan.sites.items()}
+            mine = plan.sites.get(place.name) or next(iter(plan.sites.values()))
+            epsilon = f"epsilon {mine.epsilon:.3g}"
+            if plan.evaluation is not None:
+                epsilon += f" and {plan.evaluation.budget.epsilon:.3g} for the evaluation"
+            facts = {"rounds": mine.rounds, "noise": mine.noise_multiplier, "epsilon": epsilon}
+            found.append(say("cost", method=plan.method.label, **facts))
+            promise = (plan.account, budget(study, mine), reserved([mine]))
+            if not study.simulation and plan.account not in ledger.books.studies:
+                why = ledger.books.too_much_to_open(*promise)
+                found += [say("lifetime", problem=problem) for problem in why]
+            rounds = study.method.rounds
+            for doubt in plan.method.foresees(noise, sizes, rounds) if plan.sites else ():
+                facts = {"level": doubt.level, "problem": doubt.text}
+                found.append(say("method", method=plan.method.label, **facts))
+    return found
+
+
+def _books(place: gate.Place) -> Ledger:
+    """The site's ledger, to be read; where it has none yet, an empty one in memory."""
+    if place.home is not None and (place.home / gate.LEDGER).exists():
+        return Ledger.read(place.home / gate.LEDGER)
+    ledger = Ledger.open(None, place.name, durable=False)
+    gate.open_lifetime(place, ledger)
+    return ledger

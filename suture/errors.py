@@ -77,7 +77,7 @@ class Reason(Enum):
     APPLICATION = "the request came from an app that the site does not accept"
     STUDY = "the study is not one that the site has accepted; it accepts with: suture site accept"
     CHARTER = "the site's signed charter does not allow the study"
-    READY = "nobody at the site has signed that its table is ready for this study; a person there does with: suture check study.toml --sign NAME"
+    READY = "nobody at the site has signed that its table is ready for this study (suture check study.toml --sign NAME)"
     NOT_OPEN = "the study is not open at the site; open and join it first"
     SETTINGS = "the study asks for something that the site's installed version cannot do"
     MESSAGE = (

@@ -18,6 +18,7 @@ from suture.cli import (
     bench,
     card,
     charter,
+    check,
     deid,
     describe,
     erase,
@@ -43,8 +44,8 @@ from suture.privacy.software import VERSION
 
 # In the order of `suture --help`.
 COMMANDS = (
-    *(run, report, card, reproduce, bench, init, audit, erase, explain, segment, interop, join),
-    *(tune, plan, methods, describe, charter, ledger, attack, release, deid, hub, site),
+    *(run, check, report, card, reproduce, bench, init, audit, erase, explain, segment, interop),
+    *(join, tune, plan, methods, describe, charter, ledger, attack, release, deid, hub, site),
 )
 
 app = typer.Typer(

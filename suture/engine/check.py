@@ -14,7 +14,7 @@ from suture.engine.plan import World, budget, plan_of, reserved
 from suture.errors import StudyError
 from suture.privacy.ledger.ledger import Ledger
 from suture.site import gate
-from suture.site.check import Finding, by_level, check_table, say
+from suture.site.check import LEVELS, Finding, check_table, say
 from suture.site.preprocess import outcome_vocabulary
 from suture.site.reading import Wanted
 from suture.study import Study
@@ -33,13 +33,12 @@ def check_site(study: Study, place: gate.Place, base: Path) -> dict[str, Any]:
         tested = Wanted(study.table, study.outcome, labels, 1.0, str(study.seed))
         more, others = check_table(place.test, tested, place.name, passage, None, today)
         figures["test"] = more["test"]
-        found += [
-            Finding(**{**one.plain(), "column": f"{one.column} (test table)"}) for one in others
-        ]
+        found += [one._replace(column=f"{one.column} (test table)") for one in others]
     asked = federation.request(study, study.table, place.name)
     problems = gate.check(place.papers, asked, today)[1]
     found += [say("charter", problem=problem.text) for problem in problems]
     found += planned(study, place, base, int(figures["train"]))
+    found.sort(key=lambda one: LEVELS.index(one.level))
     levels = [one.level for one in found]
     return {
         "site": place.name,
@@ -49,7 +48,7 @@ def check_site(study: Study, place: gate.Place, base: Path) -> dict[str, Any]:
         "figures": figures,
         "stop": levels.count("stop"),
         "look": levels.count("look"),
-        "findings": [one.plain() for one in by_level(found)],
+        "findings": [one._asdict() for one in found],
     }
 
 
@@ -77,8 +76,8 @@ def planned(study: Study, place: gate.Place, base: Path, train: int) -> list[Fin
             facts = {"rounds": mine.rounds, "noise": mine.noise_multiplier, "epsilon": epsilon}
             found.append(say("cost", method=plan.method.label, **facts))
             promise = (plan.account, budget(study, mine), reserved([mine]))
-            if not study.simulation and plan.account not in ledger.books.studies:
-                why = ledger.books.too_much_to_open(*promise)
+            if not study.simulation and plan.account not in ledger.books().studies:
+                why = ledger.books().too_much_to_open(*promise)
                 found += [say("lifetime", problem=problem) for problem in why]
             rounds = study.method.rounds
             for doubt in plan.method.foresees(noise, sizes, rounds) if plan.sites else ():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -123,6 +124,38 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
         console.print(Text(f"Note: {warning}", style="yellow"))
     if (more := len(warnings) - words.SHOWN) > 0:
         console.print(Text(f"Note: {more} more notes are in the report", style="yellow"))
+
+
+LEVELS = {"stop": "bold red", "look": "yellow", "fine": "dim"}
+MOST_FINE = 12
+
+
+def print_check(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """What was found in each site's table, the worst first."""
+    console = console or Console()
+    for site in found["sites"]:
+        figures, shown = site["figures"], RichTable.grid(padding=(0, 1))
+        shown.add_column(no_wrap=True)
+        shown.add_column()
+        share = f"; outcome in {figures['prevalence']:.1%}" if "prevalence" in figures else ""
+        patients = f"{figures['patients']:,} patients ({figures['train']:,} train"
+        head = f"{site['site']}: {figures['rows']:,} rows of {patients}, {figures['test']:,} test)"
+        console.print(Text(f"{head}{share}", style="bold"))
+        fine = [one for one in site["findings"] if one["level"] == "fine"][MOST_FINE:]
+        for one in (one for one in site["findings"] if one not in fine):
+            style = LEVELS[one["level"]]
+            text = Text.assemble((one["column"], style), ": " if one["column"] else "", one["text"])
+            why = [
+                f"Likely cause: {one['cause']}." if one["cause"] else "",
+                one["do"][:1].upper() + one["do"][1:],
+            ]
+            if one["level"] != "fine" and (words := " ".join(filter(None, why))):
+                text.append(f"\n{words}", "dim")
+            shown.add_row(Text(one["level"], style), text)
+        console.print(shown)
+        more = f"{len(fine)} more are fine; " if fine else ""
+        count = f"{site['stop']} stop, {site['look']} look; {more}all of it: {site['file']}"
+        console.print(Text(f"{count}\n"), soft_wrap=True)
 
 
 def html_repr(result: Mapping[str, object]) -> str:

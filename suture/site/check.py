@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.schema import clinical
-from suture.schema.table import Flag, Image, Number
+from suture.schema.table import Category, Image, Number
 from suture.site.preprocess import MISSING, UNKNOWN, Vocabulary, sql_text, vocabulary_of, whole
 from suture.site.reading import Passage, Read, Wanted, distinct, held_out, read_columns
 from suture.site.sources import SourceSpec, open_table
@@ -54,8 +54,8 @@ def say(about: str, column: str = "", *, n: int = 0, of: int = 0, **facts: Any) 
     >>> say("missing", "bmi", n=30, of=400, level="fine").text
     '30 of 400 rows (7.5%) have no value'
     """
-    part = f"{n:,} of {of:,} rows ({100 * n / max(of, 1):.2g}%)"
-    told = {"n": n, "of": of, "part": part, **facts}
+    part = f"{n:,} of {of:,} rows ({100 * n / max(of, 1):.3g}%)"
+    told = {"column": column, "n": n, "of": of, "part": part, **facts}
     words = {k: str(facts.get(k) or _WORDS[about].get(k, "")) for k in Finding._fields[3:]}
     filled = {key: text.format(**told) for key, text in words.items()}
     return Finding(facts.get("level") or _WORDS[about]["level"], about, column, **filled)
@@ -71,7 +71,9 @@ def check_table(
     test = int(np.count_nonzero(held_out(people, wanted.holdout)))
     train, found = len(people) - test, [*table.findings()]
     figures: dict[str, float] = {"rows": len(y), "patients": len(people), "train": train}
-    figures |= {"test": test, "prevalence": float(np.mean(y[y >= 0] > 0)) if (y >= 0).any() else 0}
+    figures["test"] = test
+    if max(wanted.labels.codes.values()) == 1 and (y >= 0).any():
+        figures["prevalence"] = float(np.mean(y[y >= 0]))
     if size is not None and train:
         off, unit = max(train / size, size / train), max(1, 10 ** (len(str(train)) - 2))
         better = round(train / unit) * unit  # two digits are enough, and tell less
@@ -128,7 +130,8 @@ class _Table:
                 yield from self.number(name, feature, values)
             else:
                 yield from self.category(name, vocabulary_of(feature), values)
-            yield from self.leak(name, values, ~gone)
+            there = np.isfinite(values) if numeric else values >= 0
+            yield from self.leak(name, values, there)
         yield from self.rows(schema.patient or "")
         yield from self.groups()
 
@@ -159,7 +162,7 @@ class _Table:
                 facts = {"label": label, "first": first, "second": second}
                 yield say("leak-recorded", name, level="stop" if only else "look", **facts)
                 return
-            ill, well = ill & there & (values > -np.inf), well & there
+            ill, well = ill & there, well & there
             if min(map(np.count_nonzero, (ill, well))) >= LEAST:
                 auc = _auc(values, ill, ill | well)
                 if auc >= NEARLY:
@@ -183,7 +186,7 @@ class _Table:
             facts = {"n": int(np.count_nonzero(there == value)), "of": of, "value": value}
             yield say("sentinel" if inside else "clipped-sentinel", name, **facts)
         there = there[~np.isin(there, codes)]
-        measure = clinical.recognise(name, feature.unit)
+        measure = clinical.recognise(name, feature.unit) or clinical.recognise(feature.label)
         rest = there[(there < feature.low) | (there > feature.high)]
         if len(rest):
             yield _clipped(name, feature, there, rest, measure)
@@ -196,10 +199,11 @@ class _Table:
             yield say("year-future", name, n=late, of=of)
 
     def category(self, name: str, known: Vocabulary, values: NDArray[Any]) -> Iterator[Finding]:
-        if n := int(np.count_nonzero(values == UNKNOWN)):
+        n = int(np.count_nonzero(values == UNKNOWN))
+        if n:
             yield say("undeclared", name, n=n, of=len(values), **self.spelling(known, name))
         seen = np.bincount(values[values >= 0], minlength=max(known.codes.values()) + 1)
-        if np.count_nonzero(seen) == 1 and seen.sum() >= 20:
+        if not n and np.count_nonzero(seen) == 1 and seen.sum() >= 20:
             yield say("constant", name)
         elif not known.fold and seen.sum():
             for about, which in (("unseen", seen == 0), ("rare", (seen > 0) & (seen < 5))):
@@ -211,7 +215,9 @@ class _Table:
         folded, votes = {text.casefold() for text in known.codes}, Counter[str]()
         for text in self.texts(name):
             plain = text.casefold()
-            if (plain if known.fold else text) in known.codes:
+            if (plain if known.fold else text) in known.codes or (
+                len(known.codes) == 1 and plain not in folded  # all other texts are allowed
+            ):
                 continue
             absent = _shape(plain) == 0
             coded, begins = plain.isdigit() and known.fold, plain[:1] in {f[:1] for f in folded}
@@ -259,11 +265,10 @@ class _Table:
             yield say("groups", name, listed=", ".join(large) or "none of 10 or more")
             if len(large) < len(labels):
                 yield say("group-small", name, n=len(labels) - len(large), of=len(labels))
-        if read.protected is not None and schema.protected is not None:
-            if n := int(np.count_nonzero(read.protected == UNKNOWN)):
-                known = Vocabulary({value: i for i, value in enumerate(schema.protected.values)})
-                why, name = self.spelling(known, schema.protected.column), schema.protected.column
-                yield say("undeclared", name, n=n, of=len(read.keys), **why)
+        codes, protected = read.protected, schema.protected
+        if protected and codes is not None and (n := int(np.count_nonzero(codes == UNKNOWN))):
+            why = self.spelling(vocabulary_of(Category(values=protected.values)), protected.column)
+            yield say("undeclared", protected.column, n=n, of=len(codes), **why)
         for name in dict.fromkeys((*schema.groups, *(rule.column for rule in schema.include))):
             texts, today = self.texts(name), self.today.isoformat()
             days = [t[:10] for t in texts if re.fullmatch(r"\d{4}-\d{2}-\d{2}([ T].*)?", t)]
@@ -295,13 +300,12 @@ def _clipped(name: str, feature: Number, there: Values, rest: Values, measure: M
     low, share = int(np.count_nonzero(rest < feature.low)), len(rest) / len(there)
     parts = ((low, f"below {feature.low:g}"), (len(rest) - low, f"above {feature.high:g}"))
     sides = " and ".join(f"{n:,} {side}" for n, side in parts if n)
-    facts: dict[str, Any] = {"sides": f"{sides}, of {len(there):,} rows ({100 * share:.2g}%),"}
+    facts: dict[str, Any] = {"sides": f"{sides}, of {len(there):,} rows ({100 * share:.3g}%),"}
     level = "fine" if len(rest) < FEW else "stop" if share >= OFTEN else "look"
     edge = np.where(rest > feature.high, rest - feature.high, feature.low - rest)
     apart = float(np.quantile(edge, 0.1)) > 0.1 * (feature.high - feature.low)
     if unit := _unit(feature, rest, measure, apart):
-        facts |= {"cause": f"unit: {unit}", "unit": feature.unit or "the declared unit"}
-        return say("clipped-unit", name, level=level, **facts)
+        return say("clipped-unit", name, level=level, found=unit, cause=f"unit: {unit}", **facts)
     if np.mean((rest >= 19000101) & (rest <= 22001231) & (rest // 100 % 100 <= 12)) >= 0.8:
         return say("clipped-date", name, **facts)
     facts["usual"] = f"; plausible is {measure.low:g} to {measure.high:g}" if measure else ""
@@ -319,7 +323,7 @@ def _unit(feature: Number, values: Values, measure: Measure, apart: bool) -> str
         middle = float(np.median(moved))
         fits = np.mean((moved >= feature.low) & (moved <= feature.high)) >= 0.8
         if fits and ((0.5 * low <= middle <= 2 * high) if normal else apart):
-            found.append((abs(middle - (low + high) / 2), unit))
+            found.append((abs(middle - (low + high) / 2) if normal else len(found), unit))
     return min(found)[1] if found else ""
 
 
@@ -338,13 +342,9 @@ def _inside(name: str, feature: Number, there: Values, measure: Measure) -> Iter
     if measure and feature.low <= 0 < measure.low and zero >= max(FEW, SELDOM * len(there)):
         yield say("sentinel-zero", name, n=zero, of=len(there), low=measure.low)
     elif normal and not normal[0] / 3 <= float(np.median(there)) <= 3 * normal[1]:
-        if unit := _unit(feature, there, measure, apart=False):
-            facts = {
-                "low": normal[0],
-                "high": normal[1],
-                "unit": feature.unit or "the declared unit",
-            }
-            yield say("unit", name, cause=f"unit: {unit}", **facts)
+        unit = _unit(feature, there, measure, apart=False)
+        facts = {"low": normal[0], "high": normal[1], "found": unit}
+        yield from [say("unit", name, cause=f"unit: {unit}", **facts)] if unit else []
 
 
 def _codes(there: Values, feature: Number) -> list[float]:

@@ -30,7 +30,7 @@ _LONGEST = 80
 
 def ready_file(home: Path, study: str) -> Path:
     """Where the ready for a study, by its digest, is kept."""
-    return home / READY / f"{study}.json"
+    return home / READY / f"{study[:16]}.json"
 
 
 def sign_ready(

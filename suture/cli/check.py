@@ -59,9 +59,10 @@ def check(
             facts = {"looks": one["look"], "stops": one["stop"], "even_so": even_so}
             path = sign_ready(place, asked.digest, sign, datetime.now(UTC), **facts)
             signed[place.name] = str(path)
-            answer(whole, as_json, f"{place.name}: signed as ready by {sign} ({path})")
-    if as_json:
-        answer(whole, True)
+    lines = [f"{name}: signed as ready by {sign} ({path})" for name, path in signed.items()]
+    if not (sign or stops):
+        lines = [f"next: suture check {study} --sign NAME"]
+    answer(whole, as_json, *lines)
     if stops and not signed:
         if sign is not None:
             raise DataError('not signed: a finding says stop. Correct it, or: --even-so "reason"')

@@ -38,6 +38,7 @@ def erase(
     """Erase a patient at a site: excluded from every later run, with a certificate; optionally
     train anew without them."""
     from suture.engine import erase as erasing
+    from suture.engine.embedded import Embedded
     from suture.site.gate import named_place
     from suture.study import Study
 
@@ -65,6 +66,7 @@ def erase(
             run=run.resolve() if run else None,
             file=study.resolve(),
             command="suture erase",
+            engine=Embedded(signed_as=asked.digest),
         )
         found = erasing.add_retraining(found, done)
     earlier = "" if found["new"] else " (earlier)"

@@ -74,7 +74,9 @@ def init(
         else write_starter(folder, files=files, patients=patients)
     )
     written = [str(path) for path in made]
-    return answer({"written": written}, as_json, *written, f"next: suture run {written[0]}")
+    checked = f"check {written[0]} --sign NAME && suture " if files or images else ""
+    done = f"next: suture {checked}run {written[0]}"
+    return answer({"written": written}, as_json, *written, done)
 
 
 def _draft(folder: Path, table: Table, as_json: bool) -> None:
@@ -91,5 +93,6 @@ def _draft(folder: Path, table: Table, as_json: bool) -> None:
     found = {"written": [str(path)], "left": made.gaps, "notes": made.notes}
     lines = [str(path), *(f"left for a person: {gap}" for gap in made.gaps)]
     notes = [f"for you alone: {note}" for note in made.notes]
-    done = f"next: {'fill in what is left, then ' if made.gaps else ''}suture run {path}"
+    then = "run" if table.deal or table.sites_by else "check"
+    done = f"next: {'fill in what is left, then ' if made.gaps else ''}suture {then} {path}"
     answer(found, as_json, *lines, *notes, done)

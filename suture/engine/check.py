@@ -17,19 +17,20 @@ from suture.site import gate
 from suture.site.check import LEVELS, Finding, check_table, say
 from suture.site.preprocess import outcome_vocabulary
 from suture.site.reading import Wanted
+from suture.site.sources import SourceSpec
 from suture.study import Study
 
 
 def check_site(study: Study, place: gate.Place, base: Path) -> dict[str, Any]:
     """Figures and findings of one site, the worst first."""
-    if study.table is None or place.home is None:
+    if study.table is None or place.home is None or not isinstance(place.source, SourceSpec):
         raise StudyError("a study on built-in patients has no table to check")
     today, declared = datetime.now(UTC).date(), study.declared(place.name)
     passage = federation.passing(study, place, place.home)
     holdout, labels = federation.holdout(study, place), outcome_vocabulary(study.labels or 2)
     wanted = Wanted(study.table, study.outcome, labels, holdout, str(study.seed))
     figures, found = check_table(place.source, wanted, place.name, passage, declared, today)
-    if place.test is not None:
+    if isinstance(place.test, SourceSpec):
         tested = Wanted(study.table, study.outcome, labels, 1.0, str(study.seed))
         more, others = check_table(place.test, tested, place.name, passage, None, today)
         figures["test"] = more["test"]
@@ -68,21 +69,19 @@ def planned(study: Study, place: gate.Place, base: Path, train: int) -> list[Fin
     with closing(_books(place)) as ledger:
         for name in study.methods:
             plan = plan_of(study, world, name)
-            noise = {site: one.noise_multiplier for site, one in plan.sites.items()}
-            mine = plan.sites.get(place.name) or next(iter(plan.sites.values()))
-            epsilon = f"epsilon {mine.epsilon:.3g}"
+            called, mine = plan.method.label, plan.sites.get(place.name)
+            mine = mine or next(iter(plan.sites.values()))
+            found.append(say("cost", method=called, plan=mine))
             if plan.evaluation is not None:
-                epsilon += f" and {plan.evaluation.budget.epsilon:.3g} for the evaluation"
-            facts = {"rounds": mine.rounds, "noise": mine.noise_multiplier, "epsilon": epsilon}
-            found.append(say("cost", method=plan.method.label, **facts))
-            promise = (plan.account, budget(study, mine), reserved([mine]))
-            if not study.simulation and plan.account not in ledger.books().studies:
-                why = ledger.books().too_much_to_open(*promise)
+                found.append(say("evaluation", method=called, budget=plan.evaluation.budget))
+            books = ledger.books()
+            if not study.simulation and plan.account not in books.studies:
+                why = books.too_much_to_open(plan.account, budget(study, mine), reserved([mine]))
                 found += [say("lifetime", problem=problem) for problem in why]
-            rounds = study.method.rounds
-            for doubt in plan.method.foresees(noise, sizes, rounds) if plan.sites else ():
-                facts = {"level": doubt.level, "problem": doubt.text}
-                found.append(say("method", method=plan.method.label, **facts))
+            noise = {site: one.noise_multiplier for site, one in plan.sites.items()}
+            people = {site: one.patients for site, one in plan.sites.items()}
+            doubts = plan.method.foresees(noise, people, study.method.rounds)
+            found += [say("method", level=d.level, method=called, problem=d.text) for d in doubts]
     return found
 
 

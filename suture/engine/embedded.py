@@ -69,17 +69,20 @@ class Pace:
 
 class Embedded:
     """Runs members in a thread pool. Use as a context manager. ``unchecked`` runs also where nobody
-    has signed that a site's table is ready, and the result says so."""
+    has signed that a site's table is ready, and the result says so; ``signed_as``: see
+    `suture.engine.federation.promise`."""
 
     name = "embedded"
     recorded: ClassVar[dict[str, str]] = {}
     checkpoint_seconds = 1.0
     """Rounds after the last checkpoint are repeated, bit for bit, at little cost."""
 
-    def __init__(self, threads: int | None = None, *, unchecked: bool = False) -> None:
+    def __init__(
+        self, threads: int | None = None, *, unchecked: bool = False, signed_as: str = ""
+    ) -> None:
         if threads is not None and threads < 1:
             raise StudyError(f"threads: expected at least 1, found {threads}")
-        self._ready_needed = not unchecked
+        self._ready: dict[str, Any] = {"ready_needed": not unchecked, "signed_as": signed_as}
         self.threads = threads or os.cpu_count() or 1
         self._paces = {"ask": Pace(), "scores": Pace()}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="suture-site")
@@ -93,7 +96,7 @@ class Embedded:
     def gather(self, study: Study, base: Path, folder: Path | None, seed: int) -> World:
         """The federation of one seed: sizes, plan and promises first, then the rows."""
         here = federation.survey(study, base, seed)
-        federation.promise(study, here, folder, ready_needed=self._ready_needed)
+        federation.promise(study, here, folder, **self._ready)
         federation.read_rows(study, here)
         return here
 

@@ -320,22 +320,30 @@ def _all_tested(whole: World, name: str) -> Hospital:
     )
 
 
-def ask_ready(study: Study, world: World, *, needed: bool) -> None:
+def ask_ready(study: Study, world: World, *, needed: bool, signed_as: str = "") -> None:
     """Who at each site has signed that its table is ready for this study; refused where it is
     needed and nobody has. Generated patients, simulations and built-in tables need none."""
+    ask = demand if needed else ready_of
     for place in world.places if study.sites and not world.simulated else ():
-        found = demand(place, study.digest) if needed else ready_of(place, study.digest)
-        world.ready[place.name] = found
+        world.ready[place.name] = ask(place, signed_as or study.digest)
 
 
-def promise(study: Study, world: World, folder: Path | None, *, ready_needed: bool = True) -> None:
+def promise(
+    study: Study,
+    world: World,
+    folder: Path | None,
+    *,
+    ready_needed: bool = True,
+    signed_as: str = "",
+) -> None:
     """Open every site's ledger and write each method's budget into it, before any clinical value is
-    read, and only where a person has said that the table is ready.
+    read, and only where a person has said that the table is ready (``signed_as``: for the study
+    with this digest, of which this one is a repetition).
 
     Training without privacy has an account of its own, and is refused where privacy was promised
     before.
     """
-    ask_ready(study, world, needed=ready_needed)
+    ask_ready(study, world, needed=ready_needed, signed_as=signed_as)
     if len(world.places) > LEDGERS_ON_DISK:
         folder = None
     for place in world.places:

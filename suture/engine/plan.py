@@ -108,9 +108,11 @@ class World:
             text for hospital in self.hospitals.values() for text in hospital.data.loaded.warnings
         ]
 
-    def hear_ready(self, site: str, said: Mapping[str, str] | None) -> None:
+    def hear_ready(self, site: str, said: Mapping[str, object] | None) -> None:
         """Keep who signed at a site that is elsewhere, as it says, and nothing else that it says."""
-        self.ready[site] = said and {"by": str(said["by"])[:80], "when": str(said["when"])[:40]}
+        self.ready[site] = None
+        if said is not None:
+            self.ready[site] = {"by": str(said["by"])[:80], "when": str(said["when"])[:40]}
 
     def terms(self) -> dict[str, str | None]:
         """What each site's gate enforced, in words."""

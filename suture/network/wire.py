@@ -117,7 +117,7 @@ class Header(TypedDict, total=False):
     region: str
     generated: bool
     charter: str | None
-    ready: Mapping[str, str] | None
+    ready: Mapping[str, object] | None
     exact: str
     head: Mapping[str, object]
     vouched: Words

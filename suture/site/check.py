@@ -48,14 +48,15 @@ class Finding(NamedTuple):
     do: str
 
 
-def say(about: str, column: str = "", *, n: int = 0, of: int = 0, **facts: Any) -> Finding:
+def say(about: str, column: str = "", **facts: Any) -> Finding:
     """A finding in the words of `check.toml`; ``level``, ``cause`` and ``do`` may be given.
 
     >>> say("missing", "bmi", n=30, of=400, level="fine").text
     '30 of 400 rows (7.5%) have no value'
     """
+    n, of = facts.get("n", 0), facts.get("of", 0)
     part = f"{n:,} of {of:,} rows ({100 * n / max(of, 1):.3g}%)"
-    told = {"column": column, "n": n, "of": of, "part": part, **facts}
+    told = {"column": column, "part": part, **facts}
     words = {k: str(facts.get(k) or _WORDS[about].get(k, "")) for k in Finding._fields[3:]}
     filled = {key: text.format(**told) for key, text in words.items()}
     return Finding(facts.get("level") or _WORDS[about]["level"], about, column, **filled)
@@ -147,7 +148,9 @@ class _Table:
         n, label = min((count, label) for label, count in enumerate(behind))
         if (y >= 0).any() and n < LEAST:
             cased = why if why.get("cause") == "letter case" and not n else {}
-            yield say("outcome-rare" if n else "outcome-constant", name, n=n, label=label, **cased)
+            # None of 300 leaves a true share below 1 %, at 95 % (the rule of three).
+            facts = {"level": "stop" if not n and len(y) >= 300 else "look", **cased}
+            yield say("outcome-rare" if n else "outcome-constant", name, n=n, label=label, **facts)
 
     def leak(self, name: str, values: NDArray[Any], there: NDArray[np.bool_]) -> Iterator[Finding]:
         """A column that tells the outcome by itself was most likely recorded after it."""
@@ -240,9 +243,11 @@ class _Table:
             texts = set(self.texts(name))
             if alike := len(texts) - len({t.casefold().lstrip("0") or "0" for t in texts}):
                 yield say("alike", name, n=alike)
+        if schema.image is not None:
+            return
         columns = [np.nan_to_num(np.asarray(v, float), nan=-1e99) for v in read.features.values()]
         numbers = [v for v in columns if len(np.unique(v)) > 50]
-        if not numbers or schema.image is not None:
+        if not numbers:
             return  # rows of few values are equal by chance
         told = (np.column_stack(numbers) > -1e99).any(axis=1)
         content = np.column_stack([*columns, read.outcome])[told]
@@ -317,7 +322,7 @@ def _unit(feature: Number, values: Values, measure: Measure, apart: bool) -> str
     what is ordinary they must lie ``apart`` from the bounds: what begins at one is cut off by it."""
     normal = feature.normal or (measure.normal if measure else None)
     low, high = normal or (feature.low, feature.high)
-    found = []
+    found: list[tuple[float, str]] = []
     for unit, factor, offset in _units(feature, measure):
         moved = values * factor + offset
         middle = float(np.median(moved))

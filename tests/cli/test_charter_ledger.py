@@ -5,6 +5,7 @@ import json
 import sqlite3
 
 import pytest
+from support.ready import sign_all
 from support.starter import write_starter
 
 from suture.study import Study
@@ -40,6 +41,7 @@ def folder(tmp_path_factory, suture_command):
     home.mkdir(parents=True)
     (home / "charter.toml").write_text((path / "charter.toml").read_text())
     (home / "trust.pub").write_text((path / "board.pub").read_text())
+    sign_all(Study.from_toml(path / "study.toml"), path)
     return path
 
 

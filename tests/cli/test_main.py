@@ -112,8 +112,18 @@ def test_init_files_then_run(suture_command, tmp_path):
     assert len(written) == 6
     text = (tmp_path / "mine" / "study.toml").read_text()
     (tmp_path / "mine" / "study.toml").write_text(text.replace("rounds = 40", "rounds = 2"))
+    refused = suture_command("run", "mine/study.toml", "--json", cwd=tmp_path)
+    assert refused.returncode == 4
+    assert "suture check study.toml --sign NAME" in refused.stderr
+    assert not (tmp_path / "mine" / ".suture" / "community" / "ledger.sqlite").exists()
+    signed = suture_command(
+        "check", "mine/study.toml", "--sign", "A. Kowal", "--json", cwd=tmp_path
+    )
+    assert signed.returncode == 0, signed.stderr
+    assert len(one_object(signed.stdout)["signed"]) == 5
     done = suture_command("run", "mine/study.toml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert one_object(done.stdout)["ready"]["community"]["by"] == "A. Kowal"
     assert one_object(done.stdout)["privacy"]["epsilon"] <= 8.0
     again = suture_command("init", "mine", cwd=tmp_path)
     assert again.returncode == 5

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.ready import sign_all
 from support.starter import write_starter
 
 from suture.engine import erase as erasing
@@ -257,6 +258,7 @@ def test_mistakes_are_told(study, tmp_path):
 
 def test_the_command(suture_command, study, tmp_path):
     site, _ = late(study)
+    sign_all(study, tmp_path)
     suture_command("run", "study.toml", "--out", "one", cwd=tmp_path, check=True)
     patient = someone(tmp_path, study, site)
     done = suture_command(

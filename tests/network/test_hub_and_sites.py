@@ -99,6 +99,12 @@ def rows(path, seed):
     path.write_text("\n".join(lines) + "\n")
 
 
+def ready(folder, name, study):
+    """A person at the site looks at its table and signs; the tables here are small and made up."""
+    signing = ("--sign", "A. Kowal", "--even-so", "a test")
+    assert suture("check", folder / study, "--home", folder / name, *signing).exit_code == 0
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("across")
@@ -135,6 +141,7 @@ def federation(tmp_path_factory):
         (folder / "study.toml").write_text(STUDY)
         for name in SITES:
             assert suture("site", "accept", folder / name, folder / "study.toml").exit_code == 0
+            ready(folder, name, "study.toml")
         yield folder, hub, processes
     finally:
         for process in processes.values():
@@ -174,6 +181,7 @@ def test_the_hub_may_be_killed_and_started_again_and_a_revoked_site_is_gone(fede
     )
     for name in SITES:
         assert suture("site", "accept", folder / name, folder / "short.toml").exit_code == 0
+        ready(folder, name, "short.toml")
     begun = time.monotonic()
     with pytest.raises(
         TooFewSites, match=r"site 'nice' gave no answer within 6 s: it is not enrolled"

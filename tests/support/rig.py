@@ -19,15 +19,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from support.ready import sign
 from suture import cohorts
 from suture.engine import conduct
 from suture.network import certificates
 from suture.network.coordinator import Remote
 from suture.network.flower import Flower, Hub
 from suture.network.hub import READY, make_hub, read_operator
+from suture.network.settings import SiteSettings
 from suture.network.witnesses import new_identity
 from suture.privacy.ledger.ledger import Ledger
-from suture.study import Study
+from suture.site.gate import place_of
+from suture.study import Site, Study
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -220,6 +223,9 @@ class Rig:
             "ledgers": str(home),
             "log": str(home / "site.log"),
         }
+        own = SiteSettings.model_validate(site["settings"])
+        for digest in own.accepts:
+            sign(place_of(own.site(Site(name=name)), home), digest)
         self.fork(name, "site", site, hold, namespace=self.away if away else None)
 
     def reached(self, name):

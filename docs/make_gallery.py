@@ -51,6 +51,7 @@ STEPS = {
     "interoperability": ["run outbreak.toml --out outbreak", "interop outbreak --out {out}"],
     "ledger": [
         "init files --files",
+        "check files/study.toml --sign Gallery",
         "run files/study.toml --out files/run",
         "ledger export --home files/.suture/community --out {out}",
     ],

@@ -580,7 +580,7 @@ FAULTS = {
         "look",
         "method",
         "",
-        "method",
+        "noise",
     ),
 }
 

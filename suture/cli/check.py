@@ -50,22 +50,20 @@ def check(
         one["file"] = str(Path(str(place.home)) / "check" / f"{asked.digest[:16]}.json")
         Path(one["file"]).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(Path(one["file"]), json.dumps(one, indent=1).encode(), mode=0o600)
-    stops, signed = sum(one["stop"] for one in found), dict[str, str]()
+    signed: dict[str, str] = {}
     whole = {"study": asked.name, "digest": asked.digest, "sites": found, "signed": signed}
     if not as_json:
-        answer(whole, False, print_check)
-    if sign is not None and (even_so.strip() or not stops):
-        for place, one in zip(places, found, strict=True):
-            facts = {"looks": one["look"], "stops": one["stop"], "even_so": even_so}
-            path = sign_ready(place, asked.digest, sign, datetime.now(UTC), **facts)
-            signed[place.name] = str(path)
+        print_check(whole)
+    for place, one in zip(places, found, strict=True) if sign else ():
+        facts = {"looks": one["look"], "stops": one["stop"], "even_so": even_so}
+        path = sign_ready(place, asked.digest, str(sign), datetime.now(UTC), **facts)
+        signed[place.name] = str(path)
     lines = [f"{name}: signed as ready by {sign} ({path})" for name, path in signed.items()]
-    if not (sign or stops):
+    stops = any(one["stop"] for one in found)
+    if not (stops or signed or asked.simulation):
         lines = [f"next: suture check {study} --sign NAME"]
     answer(whole, as_json, *lines)
     if stops and not signed:
-        if sign is not None:
-            raise DataError('not signed: a finding says stop. Correct it, or: --even-so "reason"')
         raise typer.Exit(DataError.exit_code)
 
 

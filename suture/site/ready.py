@@ -24,8 +24,7 @@ from suture.schema.record import Signer
 from suture.site.gate import Place, site_secret
 
 READY = "ready"
-_KIND = "ready"
-_LONGEST = 80
+LONGEST = 80
 
 
 def ready_file(home: Path, study: str) -> Path:
@@ -38,23 +37,18 @@ def sign_ready(
 ) -> Path:
     """Write the ready of a site; refused where something says stop and nobody says why not."""
     home, by = _home(place), " ".join(by.split())
-    if not by or len(by) > _LONGEST or not by.isprintable():
-        raise StudyError(f"--sign: expected a person's name of 1 to {_LONGEST} characters")
+    if not by or len(by) > LONGEST or not by.isprintable():
+        raise StudyError(f"--sign: expected a person's name of 1 to {LONGEST} characters")
     if stops and not even_so.strip():
-        count = "1 finding says" if stops == 1 else f"{stops} findings say"
         raise NotReady(
-            f"site {place.name!r} was not signed as ready: {count} stop. Correct the table or the "
-            'study, or sign all the same and say why: --even-so "reason"'
+            f"site {place.name!r} was not signed as ready: {stops} of the findings say stop. Correct "
+            'the table or the study, or sign all the same and say why: --even-so "reason"'
         )
     content = {
-        **_about(place, study),
-        "by": by,
-        "when": when.isoformat(timespec="seconds"),
-        "looks accepted": looks,
-        "stops overruled": stops,
-        "even so": even_so.strip(),
-    }
-    signed = {**content, "signature": sign(_KIND, content, _key(home))}
+        **_about(place, study), "by": by, "when": when.isoformat(timespec="seconds"),
+        "looks accepted": looks, "stops overruled": stops, "even so": even_so.strip(),
+    }  # fmt: skip
+    signed = {**content, "signature": sign(READY, content, _key(home))}
     path = ready_file(home, study)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_whole(path, json.dumps(signed, indent=1).encode(), mode=0o600)
@@ -69,7 +63,7 @@ def ready_of(place: Place, study: str) -> Signer | None:
         content = json.loads(path.read_bytes())
         signature, mine = str(content.pop("signature")), _about(place, study)
         found: Signer = {"by": content["by"], "when": content["when"]}
-        genuine = verifies(_KIND, content, signature, _key(_home(place)).public_key())
+        genuine = verifies(READY, content, signature, _key(_home(place)).public_key())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SutureError):
         return None
     same = all(content.get(key) == value for key, value in mine.items())

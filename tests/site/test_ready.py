@@ -273,7 +273,7 @@ def test_only_the_sites_user_can_read_it(place):
 
 def test_a_stop_is_signed_only_with_a_reason(place):
     digest, facts = study_of().digest, {"looks": 1, "stops": 2}
-    with pytest.raises(NotReady, match="2 findings say stop"):
+    with pytest.raises(NotReady, match="2 of the findings say stop"):
         ready.sign_ready(place, digest, "A. Kowal", WHEN, even_so="  ", **facts)
     assert ready.ready_of(place, digest) is None
     ready.sign_ready(place, digest, "A. Kowal", WHEN, even_so="a pilot", **facts)

@@ -46,13 +46,14 @@ class Asked(Engines):
 
         again = "ask again: what was paid for is not charged again"
         with progress_bar() as progress, interruptible(again):
+            study = Study.from_toml(self.study)
             return ask(
-                Study.from_toml(self.study),
+                study,
                 name,
                 epsilon=self.epsilon,
                 rounds=rounds,
                 base=self.study.resolve().parent,
-                engine=self.open(),
+                engine=self.open(signed_as=study.digest),
                 progress=progress,
                 command="suture " + " ".join(sys.argv[1:]),
                 **settings,

@@ -66,12 +66,18 @@ class Engines:
         option("operator.json of the hub that the sites are connected to; see docs/federation.md."),
     ] = None
     threads: Threads = None
+    unchecked: Annotated[
+        bool,
+        option("Run also where nobody has checked a site's table and signed; the result says so."),
+    ] = False
 
-    def open(self, run: Path | None = None) -> Engine:
-        """The engine; a ``run`` that is resumed goes on where it began."""
+    def open(self, run: Path | None = None, signed_as: str = "") -> Engine:
+        """The engine; a ``run`` that is resumed goes on where it began. ``signed_as``: a study that
+        counts as this one, by its digest, when a site's table is signed as ready."""
         from suture.network import engine_of
 
-        return engine_of(self.engine, self.hub, self.threads, run)
+        place = (self.engine, self.hub, self.threads, run)
+        return engine_of(*place, unchecked=self.unchecked, signed_as=signed_as)
 
 
 @dataclass(frozen=True)

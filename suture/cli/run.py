@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suture.cli.options import (
+    Engines,
     Json,
-    Threads,
     answer,
     argument,
     command,
@@ -48,6 +48,7 @@ app = group()
 
 @command(app, "suture run study.toml --out runs/cardio --json")
 def run(
+    where: Engines,
     study: Annotated[Path | None, argument("The study file.", show_default=False)] = None,
     resume: Annotated[Path | None, option("Resume the interrupted run in this folder.")] = None,
     out: Annotated[Path | None, option("The run folder. Default: runs/<study>-<time>.")] = None,
@@ -55,27 +56,10 @@ def run(
         str | None, option("Methods to compare, separated by commas; the first leads.")
     ] = None,
     seeds: Annotated[int | None, option("Number of seeds, instead of evaluation.seeds.")] = None,
-    threads: Threads = None,
-    engine: Annotated[
-        str | None,
-        option(
-            "embedded (all in one process, the default) or flower (a hub and one process per "
-            "site, on this machine)."
-        ),
-    ] = None,
-    hub: Annotated[
-        Path | None,
-        option("operator.json of the hub that the sites are connected to; see docs/federation.md."),
-    ] = None,
-    unchecked: Annotated[
-        bool,
-        option("Run also where nobody has checked a site's table and signed; the result says so."),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a study, or resume an interrupted one; writes result.json, model.npz and report.html."""
     from suture.engine import conduct
-    from suture.network import engine_of
     from suture.study import Study
 
     words = "suture " + " ".join(sys.argv[1:])
@@ -88,7 +72,7 @@ def run(
                 "apply"
             )
         with progress_bar() as progress, _resumable(resume):
-            place = engine_of(engine, hub, threads, resume, unchecked=unchecked)
+            place = where.open(resume)
             result = conduct.resume(resume, progress=progress, command=words, engine=place)
     else:
         path = Path(str(study))
@@ -112,7 +96,7 @@ def run(
                 progress=progress,
                 command=words,
                 file=path.resolve(),
-                engine=engine_of(engine, hub, threads, unchecked=unchecked),
+                engine=where.open(),
             )
     _show(result, as_json)
     missed = {

@@ -648,7 +648,7 @@ def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
 def _number(column: str, hint: str | None, seen: Values) -> Finding:
     """A number that is measured is kept; one that could be an age, a place or a key is not."""
     widths = {len(value) for value, _ in seen.sample}
-    whole, long = seen.decimals < 0.01, len(widths) == 1 and min(widths) >= 9
+    whole, long = seen.decimals < 0.01, len(widths) == 1 and min(widths) >= 6
     keys = whole and seen.rows >= 20 and seen.distinct > 50
     if keys and seen.spread > 0.95 and (long or hint != "measure"):
         return _look(column, "whole numbers, another in every row", "other")

@@ -279,9 +279,10 @@ def test_coordinates_and_ages_under_another_name(tmp_path):
         "v2": [str((37 * i) % 104) for i in range(100)],
         "v3": [str(100_000 + 31 * i) for i in range(100)],
         "v4": [f"{i / 7:.2f}" for i in range(100)],
+        "pas_number": [str(1_000_000 + 7 * i) for i in range(100)],
     }
     found = verdicts(write(tmp_path / "t.csv", table))
-    assert found == {"v1": "look", "v2": "look", "v3": "drop", "v4": "keep"}
+    assert found == {"v1": "look", "v2": "look", "v3": "drop", "v4": "keep", "pas_number": "look"}
 
 
 PLAIN = st.sampled_from(["Male", "Female", "unknown"])

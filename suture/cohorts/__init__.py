@@ -50,7 +50,7 @@ def load(name: str, seed: int, **options: Any) -> Cohort:
     'cardio'
     >>> load("cardio", 7, patient=300)
     Traceback (most recent call last):
-    suture.errors.StudyError: cohort 'cardio' has no option 'patient'; it takes split, patients, sites, test_fraction
+    suture.errors.StudyError: cohort 'cardio' has no option 'patient'; it takes split, patients, sites, test_fraction, labels
     """
     if name not in COHORTS:
         raise StudyError(

@@ -138,11 +138,14 @@ def _diagonal() -> alt.Chart:
 
 
 def roc(result: Record) -> Figure | None:
-    """ROC curves of every method, on held-out patients of all hospitals together."""
-    rows, legend = [], {}
+    """ROC curves of every method, on held-out patients of all hospitals together. Curve and legend
+    are of one training, the first seed's: a mean over seeds is the area under no curve."""
+    rows, legend, seeds = [], {}, 1
     for key, label in _drawn_last(result):
         method = result["methods"][key]
-        auc = method["metrics"]["global"].get("auc")
+        runs = [run["global"] for run in method["per_seed"]]
+        auc = (runs or [method["metrics"]["global"]])[0].get("auc")
+        seeds = max(seeds, len(runs))
         legend[label] = f"{label}, AUC {number(auc)}" if auc is not None else label
         points = zip(method["roc"]["fpr"], method["roc"]["tpr"], strict=False)
         rows += [
@@ -164,6 +167,7 @@ def roc(result: Record) -> Figure | None:
     )
     chart = alt.layer(_diagonal(), lines).properties(width=420, height=420)
     note = "Held-out patients of all hospitals together; dashed: a coin toss"
+    note += ". Curves and AUC of the first seed" if seeds > 1 else ""
     return finish(chart, "ROC curve", note)
 
 

@@ -82,7 +82,7 @@ _MEASURED: dict[str, object] = {"global": {}, "sites": {}, "groups": {}, "fairne
 _METHOD: dict[str, object] = {
     "label": "", "metrics": {}, "privacy": {}, "communication": {}, "history": [], "roc": {},
     "calibration": {}, "rounds_planned": None, "rounds_done": None, "stopped": None,
-    "protection": None, "seconds": None,
+    "protection": None, "seconds": None, "per_seed": [],
 }  # fmt: skip
 _SECTIONS: dict[str, Mapping[str, object]] = {
     "metrics": _MEASURED,

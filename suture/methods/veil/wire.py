@@ -26,6 +26,15 @@ def bits(concepts: int) -> int:
     return max(1, (2 * concepts - 1).bit_length())
 
 
+def id_type(concepts: int) -> str:
+    """The narrowest type that counts the concepts of a model sent to a site.
+
+    >>> id_type(251), id_type(40_000)
+    ('<i2', '<i4')
+    """
+    return "<i2" if concepts <= 2**15 else "<i4"
+
+
 def pack(ids: Ids, signs: Ids, concepts: int) -> NDArray[np.uint8]:
     """Votes to bytes.
 

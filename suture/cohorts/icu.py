@@ -288,10 +288,10 @@ def _vitals(
 ) -> None:
     """Four summaries of each sign. Mean pressure lies between the two others in each of them."""
     count = len(severity)
-    low, mean, high = (
+    lower, middle, upper = (
         STATISTICS[f"{name}_bp"]["q50"] for name in ("diastolic", "mean", "systolic")
     )
-    along = np.clip(rng.normal((mean - low) / (high - low), 0.06, count), 0.1, 0.7)
+    along = np.clip(rng.normal((middle - lower) / (upper - lower), 0.06, count), 0.1, 0.7)
     measured = rng.random(count)
     found: dict[str, Floats] = {}
     for name, vital in VITALS.items():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from suture.cohorts import load
-from suture.cohorts.outbreak import DIAGNOSIS, FAULTS, PROGNOSIS, Fault, outbreak, plant
+from suture.cohorts.outbreak import DIAGNOSIS, FAULTS, PROGNOSIS, RECODED, Fault, outbreak, plant
 from suture.cohorts.public import har, heart, vsn
 from suture.errors import DataError, StudyError
 
@@ -30,6 +30,17 @@ def test_the_clean_twin_has_the_same_patients_but_for_the_faults():
                 a.table[column], b.table[column], equal_nan=a.table[column].dtype.kind == "f"
             )
             assert same != ((a.name, column) in touched)
+
+
+def test_a_recoded_centre_has_yes_and_no_turned_round():
+    ill, usual = outbreak(5, faults="recoded"), outbreak(5)
+    for a, b in zip(ill.sites, usual.sites, strict=True):
+        turned = {fault.column for fault in RECODED if fault.site == a.name}
+        assert bool(turned) == (a.name == "Bong")
+        for column in a.table:
+            expected = 1 - b.table[column] if column in turned else b.table[column]
+            same = expected.dtype.kind == "f"
+            assert np.array_equal(a.table[column], expected, equal_nan=same)
 
 
 def test_options_are_checked():

@@ -19,7 +19,7 @@ from suture.errors import RunError
 Payload = Mapping[str, NDArray[np.generic]]
 
 _MAGIC = b"S2"
-_DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|i1", "|b1")
+_DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|i1", "|b1", "<i2", "<f2")
 _MOST = 2**62
 """Larger numbers are refused: no array is as large."""
 

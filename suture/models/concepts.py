@@ -178,7 +178,7 @@ def terms(schema: Schema) -> Concepts:
     >>> [concept.name for concept in known.items]
     ['Rate', 'Rate, below 8 /min', 'Rate, above 24 /min', 'Sex: F', 'Sex: M']
     >>> known.matrix(np.array([[-1.0, 0, 1, 0, 0], [0.75, 0, 0, 0, 1]], np.float32)).tolist()
-    [[-1.0, 1.0, 0.0, 1.0, 0.0], [0.75, 0.0, 0.5, 0.0, 0.0]]
+    [[-1.0, 1.0, 0.0, 0.5, 0.0], [0.75, 0.0, 0.5, 0.0, 0.0]]
     """
     items: list[Concept] = []
     for concept in dictionary(schema).items:
@@ -186,6 +186,9 @@ def terms(schema: Schema) -> Concepts:
         if isinstance(feature, Number) and concept.kind == "value":
             normal = feature.normal or _known_range(concept.feature, feature)
             items += _straight_terms(concept, feature, normal)
+        elif concept.kind == "is" and isinstance(feature, Category):
+            # Halved, so that a category spreads no more than a flag: 1/4 (1 - sum of p^2).
+            items.append(replace(concept, straight=True, width=2.0))
         elif concept.kind == "is":
             items.append(concept)
     return Concepts(dictionary(schema).inputs, tuple(items))

@@ -3,7 +3,9 @@ not see its rules.
 
 Column names come from public repositories (`deid_headers.toml` beside this file), values from faker's
 locales. A source belongs to the development or to the test half by the hash of its repository's name;
-the rules were tuned on the development half alone. "Blind" tables hold the same kinds of values under
+results on the test half were first looked at after tuning on the other, and once repaired after. The
+"fresh" set was collected later still. The names of both halves were known to the rules' author: see
+docs/deidentification.md. "Blind" tables hold the same kinds of values under
 names that say nothing (``c07``).
 
     python benchmarks/deid.py [--half test] [--rows 300] [--json]

@@ -1,4 +1,4 @@
-"""``suture describe``, ``suture survive`` and ``suture associate``: figures about all sites' patients,
+"""``suture describe``, ``survive``, ``associate`` and ``evaluate``: figures about all sites' patients,
 charged once and noisy."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from suture.cli.options import (
     Engines,
     Json,
+    Run,
     StudyFile,
     answer,
     command,
@@ -25,24 +26,23 @@ if TYPE_CHECKING:
     from suture.report.theme import Figure
     from suture.report.words import Table
     from suture.result import Result
+    from suture.study import Study
 
 app = group()
 
 
 @dataclass(frozen=True)
-class Asked(Engines):
-    """What every statistic needs."""
+class Cost(Engines):
+    """What every statistic needs: a cost, a place for files, and where the sites are."""
 
-    study: StudyFile = Path()
     epsilon: Annotated[float, option("What it may cost at each site, all figures together.")] = 1.0
     out: Annotated[
         Path | None, option("Folder for tables and figures. Default: the command's name.")
     ] = None
 
-    def ask(self, name: str, rounds: int = 1, **settings: object) -> Result:
+    def ask(self, study: Study, base: Path, name: str, rounds: int = 1, **settings: Any) -> Result:
         """The statistic, run."""
         from suture.statistics.publish import ask
-        from suture.study import Study
 
         again = "ask again: what was paid for is not charged again"
         with progress_bar() as progress, interruptible(again):
@@ -52,7 +52,7 @@ class Asked(Engines):
                 name,
                 epsilon=self.epsilon,
                 rounds=rounds,
-                base=self.study.resolve().parent,
+                base=base,
                 engine=self.open(signed_as=study.digest),
                 progress=progress,
                 command="suture " + " ".join(sys.argv[1:]),
@@ -81,6 +81,20 @@ class Asked(Engines):
         answer(found, as_json, lambda _: print_tables([narrow(t, 4) for t in tables]), *files)
 
 
+@dataclass(frozen=True)
+class Asked(Cost):
+    """A statistic of a study's patients."""
+
+    study: StudyFile = Path()
+
+    def of_study(self, name: str, rounds: int = 1, **settings: Any) -> Result:
+        """The statistic of the study."""
+        from suture.study import Study
+
+        base = self.study.resolve().parent
+        return self.ask(Study.from_toml(self.study), base, name, rounds, **settings)
+
+
 @command(app, "suture describe study.toml --epsilon 1 --by sex --out table1")
 def describe(
     asked: Asked,
@@ -94,7 +108,7 @@ def describe(
     from suture.statistics.publish import figures_of
     from suture.statistics.table_one import tables
 
-    result = asked.ask("describe", by=tuple(listed(by)))
+    result = asked.of_study("describe", by=tuple(listed(by)))
     made = tables(figures_of(result), result.data["outcome"])
     asked.show(result, "Table 1", made, {}, as_json)
 
@@ -116,7 +130,7 @@ def survive(
     from suture.statistics.survival import curve, tables
 
     settings = {"time": time, "by": by, "intervals": intervals, "horizon": horizon}
-    result = asked.ask("survive", 2 if by else 1, **settings)
+    result = asked.of_study("survive", 2 if by else 1, **settings)
     found = figures_of(result)
     unit = result.data["model"]["schema"]["features"][time]["unit"]
     asked.show(result, "Survival", tables(found, unit), {"survival": curve(found, unit)}, as_json)
@@ -142,7 +156,45 @@ def associate(
     from suture.statistics.regression import STEPS, forest, tables
 
     settings = {"family": family, "of": of, "offset": offset, "sites": sites}
-    result = asked.ask("associate", STEPS + 2, on=tuple(listed(on)), **settings)
+    result = asked.of_study("associate", STEPS + 2, on=tuple(listed(on)), **settings)
     found = figures_of(result)
     drawn = {} if found["withheld"] else {"forest": forest(found)}
     asked.show(result, "Association", tables(found), drawn, as_json)
+
+
+@command(app, "suture evaluate runs/icu --epsilon 0.5 --study elsewhere.toml --out validation")
+def evaluate(
+    folder: Run,
+    asked: Cost,
+    study: Annotated[
+        Path | None,
+        option("Other sites that did not train, all of whose patients are tested on."),
+    ] = None,
+    threshold: Annotated[float, option("Risks from here on are called positive.")] = 0.5,
+    by: Annotated[str, option("Also by the groups of this category or flag.")] = "",
+    against: Annotated[
+        Path | None, option("evaluate.json of an earlier evaluation: has the model drifted?")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """A finished model on held-out patients, or at other sites: AUC, calibration, sensitivity, net
+    benefit and more, from noisy counts that are charged once."""
+    from suture.explain.run import FinishedRun
+    from suture.statistics.evaluation import against_earlier, external, model_of, tables
+    from suture.statistics.publish import figures_of
+    from suture.study import Study
+
+    run = FinishedRun.open(folder)
+    settings = {"of": run.method, "threshold": threshold, "by": by, "begin": model_of(run.result)}
+    if study is None:
+        held = run.study.evaluation.holdout
+        result = asked.ask(run.study, run.base, "evaluate", 2, holdout=held, **settings)
+    else:
+        other = external(run.study, Study.from_toml(study), run.record)
+        base = study.resolve().parent
+        result = asked.ask(other, base, "evaluate", 2, tests=False, **settings)
+    found = figures_of(result)
+    made = tables(found)
+    if against is not None:
+        made.append(against_earlier(against, found))
+    asked.show(result, "Evaluation", made, {}, as_json)

@@ -80,6 +80,7 @@ def run(
     engine: Engine | None = None,
     methods: Iterable[Declared] = (),
     unchecked: bool = False,
+    begin: State | None = None,
 ) -> Result:
     """Run a study (an object, or the path of a study file), by default on the embedded engine.
 
@@ -90,6 +91,7 @@ def run(
     `suture.network`. ``methods`` are methods of your own that the study names (docs/methods.md).
     ``unchecked`` runs on real patients also where nobody has signed that a site's table is ready
     (docs/check.md), and the result says so; an ``engine`` that is given decides this itself.
+    ``begin`` is put into the server's state before the first round, such as a model to evaluate.
     """
     if not isinstance(study, Study):
         file = Path(study).resolve()
@@ -100,7 +102,7 @@ def run(
     study = _check(study)
     engine = engine or Embedded(threads, unchecked=unchecked)
     if out is None:
-        return _conduct(study, root, None, engine, progress, command, resumed=False)
+        return _conduct(study, root, None, engine, progress, command, resumed=False, begin=begin)
     folder = RunFolder.create(Path(out).resolve(), study, root, file, engine.recorded)
     try:
         with folder.held():
@@ -160,6 +162,7 @@ def _conduct(
     command: str,
     *,
     resumed: bool,
+    begin: State | None = None,
 ) -> Result:
     if study.simulation and engine.name != "embedded":
         raise StudyError(
@@ -185,7 +188,7 @@ def _conduct(
             for fold, name in product(federation.split(study, here), study.methods):
                 part += 1
                 job = _Job(study, fold, name, seed, folder, engine, progress, part, parts)
-                outcome, training = job.run(resumed)
+                outcome, training = job.run(resumed, begin or {})
                 if outcome is None:
                     paid = f"{len(outcomes[name])} of {study.evaluation.seeds} seeds"
                     warnings.append(f"{name}: on the same patients the budget paid for {paid}")
@@ -251,7 +254,7 @@ class _Job:
         )
         self._kept_rounds = {first - 1 for first in firsts.values() if first > 1}
 
-    def run(self, resumed: bool) -> tuple[Outcome | None, Training]:
+    def run(self, resumed: bool, begin: State) -> tuple[Outcome | None, Training]:
         """Train, or take up where the checkpoint left off, and measure. None: no budget was left
         for this seed."""
         begun = time.perf_counter()
@@ -265,6 +268,7 @@ class _Job:
                 return Outcome(**finished), training
         else:
             training = start(self.method, list(trainers), self.seed)
+            training.state = {**training.state, **begin}
         self._seen = training.state
         spec = self.study.method
         training = train(

@@ -117,7 +117,12 @@ class Embedded:
             planned = plan.sites.get(site)
             noise = planned.noise_multiplier if planned else None
             trainers[site] = Member(
-                hospital, plan.account, noise, seed, study.digest, here.fold or 0
+                hospital.serving(plan.method),
+                plan.account,
+                noise,
+                seed,
+                study.digest,
+                here.fold or 0,
             )
         readers = trainers
         if plan.method.pooled or here.tested:

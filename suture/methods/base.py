@@ -97,6 +97,12 @@ class Method(ABC):
         """Whether it ends in a model that predicts; a statistic does not."""
         return True
 
+    @property
+    def tests(self) -> bool:
+        """Whether it works on the patients that are held out from training, as an evaluation
+        does."""
+        return False
+
     def planned(self, noise: float | None) -> Method:
         """The method, told the noise multiplier that was planned at every site, for a server whose
         figures need it; None: no noise."""
@@ -237,6 +243,10 @@ class Wrapper(Method):
     @property
     def predicts(self) -> bool:
         return self.inner.predicts
+
+    @property
+    def tests(self) -> bool:
+        return self.inner.tests
 
     def planned(self, noise: float | None) -> Self:
         return replace(self, inner=self.inner.planned(noise))

@@ -49,7 +49,12 @@ _MODULES = {
     "pooled": "pooled",
 }
 METHODS = tuple(_MODULES)
-_STATISTICS = {"describe": "table_one", "survive": "survival", "associate": "regression"}
+_STATISTICS = {
+    "describe": "table_one",
+    "survive": "survival",
+    "associate": "regression",
+    "evaluate": "evaluation",
+}
 """Statistics run as methods do, and are asked for by commands of their own."""
 DEFAULT = "fedadam"
 RECOMMENDED = "recommended"

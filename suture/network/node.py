@@ -285,7 +285,8 @@ class Participant:
             ledger.close()
 
     def _member(self, found: Plan, seed: int) -> Member:
-        return Member(found.hospital, found.account, found.noise, seed, self.digest, found.fold)
+        hospital = found.hospital.serving(found.method)
+        return Member(hospital, found.account, found.noise, seed, self.digest, found.fold)
 
     def _training(self, given: Request) -> Training:
         """What a request is about; refused unless it is a training of the study."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -44,6 +44,10 @@ class SiteMethod(Protocol):
     @property
     def name(self) -> str:
         """The method's name."""
+
+    @property
+    def tests(self) -> bool:
+        """Whether it works on the patients that are held out."""
 
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
         """What a round's message holds."""
@@ -85,6 +89,16 @@ class Hospital:
     @cached_property
     def _content(self) -> bytes:
         return self.data.train.fingerprint()
+
+    def serving(self, method: SiteMethod) -> Hospital:
+        """The hospital with the patients that a method works on: those who train, or with `tests`
+        those who are held out, under the same declared size."""
+        if not method.tests:
+            return self
+        data = self.data
+        held = data.test or data.reserved or data.nobody
+        held = replace(held, declared=data.train.size)
+        return replace(self, data=replace(data, train=held, test=None, reserved=None))
 
 
 @dataclass

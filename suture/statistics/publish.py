@@ -13,6 +13,7 @@ from suture.engine import conduct
 from suture.engine.conduct import Progress
 from suture.engine.round import Engine
 from suture.errors import MissingExtra, StudyError
+from suture.methods.base import State
 from suture.privacy.files import write_whole
 from suture.privacy.software import VERSION
 from suture.report.shell import fill, put
@@ -22,7 +23,14 @@ from suture.result import Result
 from suture.study import Study
 
 
-def asking(study: Study, name: str, epsilon: float, rounds: int = 1, **settings: object) -> Study:
+def asking(
+    study: Study,
+    name: str,
+    epsilon: float,
+    rounds: int = 1,
+    holdout: float = 0.0,
+    **settings: object,
+) -> Study:
     """The study that asks for a statistic of the same sites, columns and patients.
 
     It has an account of its own in each site's ledger, ``<study>/<statistic>``, beside the
@@ -36,10 +44,9 @@ def asking(study: Study, name: str, epsilon: float, rounds: int = 1, **settings:
     return Study(
         **{
             **study.to_dict(),
-            "model": {},
             "method": {"name": name, "rounds": rounds, **settings},
             "privacy": promise,
-            "evaluation": {"holdout": 0.0},
+            "evaluation": {"holdout": holdout},
         }
     )
 
@@ -54,12 +61,16 @@ def ask(
     engine: Engine | None = None,
     progress: Progress | None = None,
     command: str = "suture",
+    begin: State | None = None,
+    holdout: float = 0.0,
     **settings: object,
 ) -> Result:
     """Run a statistic: charged at every site, then noisy. Asked again, real sites answer as before
     and charge nothing."""
-    asked = asking(study, name, epsilon, rounds, **settings)
-    return conduct.run(asked, base=base, engine=engine, progress=progress, command=command)
+    asked = asking(study, name, epsilon, rounds, holdout, **settings)
+    return conduct.run(
+        asked, base=base, engine=engine, progress=progress, command=command, begin=begin
+    )
 
 
 def figures_of(result: Result) -> Mapping[str, Any]:

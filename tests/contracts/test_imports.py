@@ -67,6 +67,8 @@ ALLOWED = {
         "protection.secure_sum",
         "methods.base",
         "methods.declared",
+        "methods.registry",
+        "models",
         "report",
         "engine",
         "study",

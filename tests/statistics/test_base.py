@@ -14,11 +14,14 @@ from hypothesis.extra import numpy as hnp
 from support.statistics import SCHEMA, public
 
 import suture
+from suture.models.dense import Dense
+from suture.network import engine_of
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.accounting.events import compose
 from suture.privacy.unit import Patients
 from suture.schema.message import UpTo
 from suture.statistics.base import any_of, per_patient
+from suture.statistics.evaluation import Evaluation
 from suture.statistics.publish import ask, figures_of
 from suture.statistics.regression import STEPS, Regression
 from suture.statistics.survival import Survival
@@ -28,6 +31,7 @@ from suture.study import Study
 SIZES = {"a": 300, "b": 200, "c": 100}
 EVERY = {
     "describe": (TableOne(public(SIZES), by=("sex",)), 1),
+    "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by="sex"), 2),
     "survive": (Survival(public(SIZES), time="age", by="sex"), 2),
     "logistic": (Regression(public(SIZES), sites="fixed"), STEPS + 2),
     "linear": (Regression(public(SIZES), family="linear", of="bp"), STEPS + 2),
@@ -42,7 +46,8 @@ def hostile(statistic, round_: int, draw):
         shape = tuple(3 if isinstance(n, UpTo) else n for n in field.shape)
         values = st.sampled_from([field.low, field.high, 0.0, 0.5, 1.0])
         array = draw(hnp.arrays(np.float64, shape, elements=values))
-        found[name] = np.clip(array, field.low, field.high)
+        array = np.sort(array) if field.rising else array
+        found[name] = np.clip(array, field.low, field.high).astype(field.dtype)
     return found
 
 
@@ -117,3 +122,19 @@ def test_rows_of_a_patient_are_averaged():
     data = Patients(np.zeros((3, 1)), np.array([0, 1, 0]), np.array([0, 2, 3]))
     assert per_patient(data).tolist() == [0.5, 0.5, 1.0]
     assert any_of(data, data.y).tolist() == [1, 1, 0]
+
+
+@pytest.mark.slow
+def test_statistics_run_over_flower_under_masks():
+    study = Study(
+        name="s",
+        outcome="high_risk",
+        cohort={"name": "cardio", "patients": 1500},
+        protection={"sum": "masked"},
+    )
+    engine = engine_of("flower", None)
+    result = ask(study, "survive", epsilon=8.0, rounds=2, engine=engine, time="age", by="smoker")
+    found = figures_of(result)
+    assert set(found["groups"]) == {"no", "yes"}
+    assert found["test"]["p"] < 0.05
+    assert result.privacy["epsilon"] <= 8.0

@@ -86,7 +86,7 @@ class Evaluation(Statistic):
         return np.asarray(self.network.predict(message["params"], x), np.float64)
 
     @cached_property
-    def parts(self) -> tuple[str, ...]:
+    def strata(self) -> tuple[str, ...]:
         """Sites, and the groups of `by`."""
         groups = labels_of(place_of(self, self.by).feature) if self.by else ()
         sites = [f"site: {site}" for site in self.public.sizes]
@@ -100,7 +100,7 @@ class Evaluation(Statistic):
         breakdowns = math.sqrt(2.0 if self.by else 1.0)
         return (
             Sum("overall", width, 1.0, SHARES["overall"]),
-            Sum("parts", width * len(self.parts), breakdowns, SHARES["parts"]),
+            Sum("parts", width * len(self.strata), breakdowns, SHARES["parts"]),
         )
 
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
@@ -171,10 +171,10 @@ class Evaluation(Statistic):
             cells, enough = opened(words, ranks, noise)
             return measured(cells, edges, means, self.threshold, enough)
 
-        blocks = np.asarray(state["parts"]).reshape(len(self.parts), -1)
+        blocks = np.asarray(state["parts"]).reshape(len(self.strata), -1)
         found = {
             name: read(block, self.noise_of(parts))
-            for name, block in zip(self.parts, blocks, strict=True)
+            for name, block in zip(self.strata, blocks, strict=True)
         }
         whole = read(np.asarray(state["overall"]), self.noise_of(overall))
         return {"threshold": self.threshold, "all": whole, "parts": found}
@@ -245,10 +245,14 @@ def measured(
         return {"patients": max(0.0, float(cells.counts.sum())), **dict.fromkeys(names, empty)}
     found: dict[str, object] = {"patients": float(cells.counts.sum())}
     for name, figure in names.items():
-        value, spread = cells.of(lambda c, figure=figure: np.array([figure(c)]))
+        value, spread = cells.of(_vector(figure))
         found[name] = _interval(name, float(value[0]), math.sqrt(max(0.0, float(spread[0, 0]))))
     found["calibration"] = calibration(cells, means)
     return found
+
+
+def _vector(figure: Callable[[Floats], float]) -> Callable[[Floats], Floats]:
+    return lambda counts: np.array([figure(counts)])
 
 
 def _interval(name: str, value: float, deviation: float) -> dict[str, object]:

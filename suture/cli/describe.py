@@ -46,7 +46,6 @@ class Cost(Engines):
 
         again = "ask again: what was paid for is not charged again"
         with progress_bar() as progress, interruptible(again):
-            study = Study.from_toml(self.study)
             return ask(
                 study,
                 name,

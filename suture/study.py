@@ -207,7 +207,7 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "cohort")
+HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "link_people", "cohort")
 """What the [study] table may say."""
 
 
@@ -233,6 +233,8 @@ class Study(BaseModel):
     simulation: bool = False
     """Research on tables that whoever runs it holds: a ledger and a budget for each run, counted
     sizes, no network."""
+    link_people: bool = False
+    """A person who attends several hospitals takes part at one of them; on one machine only."""
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
@@ -386,6 +388,16 @@ class Study(BaseModel):
             raise ValueError(
                 f"study.classes needs two or more different labels, found {list(self.classes)}"
             )
+        if self.link_people and (
+            not self.sites
+            or any(site.data is None for site in self.sites)
+            or self.table is None
+            or self.table.patient is None
+        ):
+            raise ValueError(
+                "study.link_people compares people across tables on one machine: it needs data = "
+                "... for every [[site]] and schema.patient, and there is no network for it"
+            )
         if self.positive is not None and (self.classes or self.cohort):
             raise ValueError(
                 f"study.positive = {self.positive!r} tells one text of a table from all others; it "
@@ -509,6 +521,8 @@ consent=None, lifetime=None)
         """
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
         fields["method"] = registry.defaults() | fields["method"]
+        if not self.link_people:  # younger than the first studies, whose names stay as they are
+            del fields["link_people"]
         if self.table is not None:
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())

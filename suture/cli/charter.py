@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,25 @@ def new(
     exact_metrics: Annotated[
         bool, option("Allow exact metrics about held-out patients to leave. Default: withheld.")
     ] = False,
+    lawful_basis: Annotated[
+        str, option("On which law the processing rests, as GDPR Art. 6(1)(e), 9(2)(j).")
+    ] = "",
+    purpose: Annotated[str, option("What the study is for, in a sentence.")] = "",
+    controller: Annotated[str, option("Who answers for it, and how to reach them.")] = "",
+    automated_decisions: Annotated[
+        str,
+        option('What the model may decide: none, "reviewed by a person", "without a person".'),
+    ] = "",
+    retention: Annotated[
+        str | None, option("The last day on which models and results may be kept.")
+    ] = None,
+    require_masked: Annotated[
+        bool, option("Let figures leave as sums under masks only.", "--require-masked")
+    ] = False,
+    require_deidentified: Annotated[
+        bool,
+        option("Ask every site for a table that suture deid wrote.", "--require-deidentified"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the charter that allows exactly this study, for the board to read and sign."""
@@ -55,6 +74,15 @@ def new(
     if wanted.epsilon is None or wanted.delta is None:
         raise StudyError("a charter states an epsilon; add [privacy] with epsilon to the study")
     many = len(wanted.methods)
+    law: dict[str, Any] = {
+        "lawful_basis": lawful_basis,
+        "purpose": purpose,
+        "controller": controller,
+        "automated_decisions": automated_decisions,
+        "retention": _day(retention) if retention else None,
+        "require_masked": require_masked,
+        "require_deidentified": require_deidentified,
+    }
     try:
         charter = Charter(
             study=wanted.study,
@@ -73,6 +101,7 @@ def new(
             delta=wanted.delta * many,
             methods=wanted.methods,
             exact_metrics=exact_metrics,
+            **law,
         )
     except ValidationError as error:
         raise CharterError(
@@ -127,7 +156,7 @@ def check(
 ) -> None:
     """Say whether the gate would admit the study, and every reason why not. Exit code 4 if not."""
     from suture.engine.federation import request
-    from suture.site.gate import Papers
+    from suture.site.gate import Papers, place_of
     from suture.site.gate import check as ask
     from suture.study import Study
 
@@ -145,9 +174,14 @@ def check(
             f"there is no charter at {charter}; write one with: suture charter new {study} > "
             f"{charter}"
         )
+    base = study.resolve().parent
+    tables = {
+        one.name: place_of(one, base).papers.tables if one.data else None for one in asked.sites
+    }
     found = {}
     for name in names:
-        reasons = ask(Papers(charter, trust), request(asked, asked.table, name), day)[1]
+        papers = Papers(charter, trust, tables=tables[name])
+        reasons = ask(papers, request(asked, asked.table, name), day)[1]
         found[name] = [{"name": item.name, "why": item.text} for item in reasons]
     allowed = not any(found.values())
     answer({"allowed": allowed, "sites": found}, as_json)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from suture.cli.options import Json, answer, command, group, option, say
+from suture.cli.options import Json, answer, command, group, option
 from suture.errors import StudyError
 
 app = group()
@@ -33,6 +33,10 @@ def erase(
         ),
     ] = None,
     out: Annotated[Path | None, option("With --retrain: the new run's folder.")] = None,
+    known: Annotated[
+        bool,
+        option("The site's word that the patient was here, where no table shows it.", "--known"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Erase a patient at a site: excluded from every later run, with a certificate; optionally
@@ -53,7 +57,7 @@ def erase(
     place = (
         named_place(study, site) if study is not None else erasing.place_for(Path(str(home)), site)
     )
-    found = erasing.erase(place, identifier, study=asked)
+    found = erasing.erase(place, identifier, study=asked, known=known)
     if retrain is not None and asked is not None and study is not None:
         new = erasing.renamed(asked, name)
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -74,6 +78,4 @@ def erase(
     lines += found["files"]
     if found.get("retraining"):
         lines.append(f"{found['retraining']['words']}\nnew run: {found['retraining']['out']}")
-    if found["rows_still_in_the_table"] == 0 and not as_json:
-        say("no row of this patient is in the study's table; check the identifier")
     answer(found, as_json, *lines)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from suture.cli import (
+    access,
     attack,
     audit,
     bench,
@@ -29,6 +30,7 @@ from suture.cli import (
     join,
     ledger,
     methods,
+    overlap,
     plan,
     release,
     report,
@@ -44,8 +46,9 @@ from suture.privacy.software import VERSION
 
 # In the order of `suture --help`.
 COMMANDS = (
-    *(run, check, report, card, reproduce, bench, init, audit, erase, explain, segment, interop),
-    *(join, tune, plan, methods, describe, charter, ledger, attack, release, deid, hub, site),
+    *(run, check, report, card, reproduce, bench, init, audit, erase, access, explain, segment),
+    *(interop, join, overlap, tune, plan, methods, describe, charter, ledger, attack, release),
+    *(deid, hub, site),
 )
 
 app = typer.Typer(

@@ -25,61 +25,63 @@ from pathlib import Path
 from typing import Any, Literal
 
 from suture.engine import conduct, federation
+from suture.engine.access import (
+    MEANING,
+    WITHDREW,
+    accounts_of,
+    place_with_ledger,
+    refuse_unknown,
+    rows_here,
+)
 from suture.engine.folder import RunFolder, before_key
 from suture.engine.plan import (
     POOLED,
-    WITHOUT_PRIVACY,
     budget,
     first_rounds,
     plan_of,
     reserved,
     rounds_of,
 )
-from suture.errors import BudgetExhausted, DataError, RunError, StudyError
-from suture.methods.registry import declared, known
+from suture.errors import BudgetExhausted, DataError, RunError
+from suture.methods.registry import declared
 from suture.privacy.accounting.events import add, compose, normal_form
-from suture.privacy.ledger.accounts import Account, Reserved
+from suture.privacy.ledger.accounts import Account
 from suture.privacy.ledger.ledger import Ledger
-from suture.privacy.ledger.overview import overview
 from suture.result import Result
 from suture.site import gate
-from suture.site.gate import Place, erase_at_site, is_held_out, rows_of
+from suture.site.gate import Place, erase_at_site
 from suture.study import Study
 
 How = Literal["checkpoint", "scratch"]
-MAY = "may have been drawn in"
-NEVER = "held out for testing: no model was trained on them"
-MEANING = (
-    "Whoever sees everything listed here, whatever else they know, can multiply their odds that "
-    "this patient's records "
-    "were used by at most e to the power of epsilon, except with a probability of about delta. "
-    "That bound was fixed "
-    "before the records were read, and it stays true after erasure."
-)
 
 
 def erase(
-    place: Place, patient: str, *, study: Study | None = None, out: Path | None = None
+    place: Place,
+    patient: str,
+    *,
+    study: Study | None = None,
+    out: Path | None = None,
+    known: bool = False,
 ) -> dict[str, Any]:
     """Write the tombstone and the certificate (JSON and a page); returns the certificate.
 
     ``study`` tells which of its patients are held out, so that they are not said to have been
-    trained on.
+    trained on. Somebody whom the site does not know, or who had withdrawn before every release, gets
+    neither: there is no influence to certify. ``known`` is the site's word that they were here.
     """
-    if place.home is None or not (place.home / gate.LEDGER).exists():
-        raise StudyError(
-            f"site {place.name!r} has no ledger at {place.home}; nothing was ever released here. "
-            "Give the site's home"
-        )
-    if not patient.strip():
-        raise StudyError("expected a patient's identifier, found an empty one")
-    with closing(Ledger.open(place.home / gate.LEDGER, place.name)) as ledger:
-        entry, new = erase_at_site(ledger, gate.site_secret(place.home), patient)
-        rows = None
-        if study is not None and study.table is not None:
-            tables = [place.source, *([place.test] if place.test is not None else [])]
-            rows = sum(rows_of(table, study.table, patient, site=place.name) for table in tables)
-        found = _certificate(ledger, patient, place, study)
+    home = place_with_ledger(place, patient)
+    secret, rows = gate.site_secret(home), rows_here(place, patient, study)
+    with closing(Ledger.open(home / gate.LEDGER, place.name)) as ledger:
+        marked = gate.erased_entry(ledger, secret, patient) is not None
+        refuse_unknown(place.name, rows, known or marked)
+        found = accounts_of(ledger, patient, place, study, secret)
+        if not marked and found["studies"] and all(s["part"] == WITHDREW for s in found["studies"]):
+            raise DataError(
+                f"site {place.name!r}: this patient had withdrawn before every release, so no "
+                "study used their rows and there is no influence to certify. Nothing was written; "
+                "their rows do not pass the wall while the consent table says so"
+            )
+        entry, new = erase_at_site(ledger, secret, patient)
     mark = json.loads(entry.event)["tombstone"]
     certificate = {
         "certificate": "erasure",
@@ -95,51 +97,8 @@ def erase(
         "retraining": None,
         "statement": _words(rows),
     }
-    stem = (out or place.home / "erasures") / f"erasure-{mark[:12]}"
+    stem = (out or home / "erasures") / f"erasure-{mark[:12]}"
     return _write(certificate, stem)
-
-
-def _certificate(ledger: Ledger, patient: str, place: Place, study: Study | None) -> dict[str, Any]:
-    """The accounts that the patient may be in, and what all of those cost together."""
-    listed: list[dict[str, Any]] = []
-    total, unlimited = Reserved(), False
-    accounts = ledger.books().studies
-    for item in overview(ledger)["accounts"]:
-        spared = study is not None and _spared(item["account"], patient, place, study)
-        keys = (
-            "account",
-            "study",
-            "rounds",
-            "releases",
-            "kinds",
-            "first",
-            "last",
-            "delta",
-            "accountant",
-        )
-        listed.append(
-            {
-                **{key: item[key] for key in keys},
-                "epsilon": 0.0 if spared else item["epsilon"],
-                "part": NEVER if spared else MAY,
-            }
-        )
-        known = accounts[item["account"]]
-        total = total if spared else total + known.budget
-        unlimited = unlimited or (not spared and not known.budget.promises and bool(known.spent))
-    delta = float(total.delta) or (ledger.lifetime.delta if ledger.lifetime else 1e-5)
-    epsilon = None if unlimited else float(total.epsilon)
-    return {"studies": listed, "total": {"epsilon": epsilon, "delta": delta, "accountant": "basic"}}
-
-
-def _spared(account: str, patient: str, place: Place, study: Study) -> bool:
-    """Whether a training never used the patient: only the split of the study at hand can say so."""
-    trainings = {
-        f"{study.name}/{method}{suffix}" for method in known() for suffix in ("", WITHOUT_PRIVACY)
-    }
-    if account not in trainings or place.test is not None:
-        return False
-    return is_held_out(patient, study.evaluation.holdout, str(study.seed))
 
 
 def _words(rows: int | None) -> list[str]:

@@ -48,6 +48,7 @@ from suture.site.gate import (
 )
 from suture.site.hospital import Hospital
 from suture.site.images import ImageFiles
+from suture.site.people import joint_secret, kept_elsewhere, patients_of
 from suture.site.reading import Passage, check_readable
 from suture.site.ready import demand, ready_of
 from suture.study import Study
@@ -200,6 +201,7 @@ def request(study: Study, schema: Schema, site: str) -> Request:
         else None,
         methods=study.methods,
         describe=bool(study.evaluation.describe),
+        masked=study.protection.sum == "masked",
     )
 
 
@@ -393,6 +395,8 @@ def read_rows(study: Study, world: World, *, strict: bool = True) -> None:
     them (``strict``). A site of a network trains on what it can use, whatever the rows hold, and
     keeps `Loaded.problems` to itself.
     """
+    if study.link_people:
+        _link(study, world)
     for place in world.places:
         data = load_site(study, world, place, strict=strict)
         admission = world.admissions.get(place.name)
@@ -408,6 +412,18 @@ def read_rows(study: Study, world: World, *, strict: bool = True) -> None:
             place.edition,
             keeps=place.home is not None,
         )
+
+
+def _link(study: Study, world: World) -> None:
+    """Let every person take part at one of their hospitals; the others hold their rows back."""
+    passages = {name: admission.passage for name, admission in world.admissions.items()}
+    secret = joint_secret(world.secrets)
+    keys = {
+        place.name: patients_of(place, world.schema, passages[place.name], secret.hex())
+        for place in world.places
+    }
+    for name, elsewhere in kept_elsewhere(keys, secret).items():
+        passages[name].linked, passages[name].elsewhere = secret.hex(), elsewhere
 
 
 def load_site(study: Study, world: World, place: Place, *, strict: bool = True) -> SiteData:

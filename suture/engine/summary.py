@@ -8,6 +8,7 @@ it) and says so.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -398,11 +399,21 @@ def _privacy(
         together=together,
         charters=None if world.simulated else world.terms(),
         mechanism=method.mechanism(),
+        linked=study.link_people,
+        overlap=_overlap(study, world),
         shown_layers=one.shows_layers(study.method.own(one.settings)),
         proof=accountant.proof_of(spent, study.privacy.delta, study.privacy.accountant),
         sums=study.protection.sum if method.needs == "secure sum" else None,
     )
     return {**statement(facts), "patients": world.sizes}
+
+
+def _overlap(study: Study, world: World) -> dict[str, float] | None:
+    """The last noisy count of people in several hospitals, as noted in the ledgers."""
+    for ledger in world.ledgers.values():
+        for note in reversed(ledger.notes("overlap", study.name)):
+            return dict(json.loads(note.event))
+    return None
 
 
 def _comparison(study: Study, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, Any] | None:

@@ -130,6 +130,7 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
             if place.home is not None:
                 asked = federation.request(study, here.schema, place.name)
                 asked = replace(asked, unit="patient", epsilon=budget.epsilon, delta=budget.delta)
+                asked = replace(asked, masked=False)  # a profile is one site's own
                 passage = admit(ledger, secret, place.papers, asked).passage
             gate.open_lifetime(place, ledger)
             ledger.open_study(account, budget, normal_form(mechanism.event))

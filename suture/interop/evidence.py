@@ -37,8 +37,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from suture.schema.table import Number, Schema
-from suture.site.profile import Profile, profile_columns
+from suture.schema.clinical import other_units, recognise
+from suture.schema.table import Feature, Number, Schema
+from suture.site.profile import NORMAL, Profile, profile_columns
 
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -47,16 +48,19 @@ Raw = tuple[float, float, float, float] | None
 TOLERANCE = {
     "recorded": 0.05,
     "recorded by outcome": 0.1,
+    "outside": 0.05,
     "mean": 0.5,
-    "spread": 0.405,
+    "spread": 0.5,
     "tie": 0.25,
     "flip": 0.0,
 }
-"""What counts as ordinary: shares of patients; standard deviations; the log of a ratio (1.5);
-standard deviations."""
+"""What counts as ordinary: shares of patients; standard deviations; a factor above 1 (and its
+inverse below); standard deviations."""
 ALPHA = 0.01
 FEWEST = 8.0
 """A figure of a class needs this many patients."""
+DEGENERATE = 1e-3
+"""The least deviation that counts, as a share of half the bounds: elsewhere nothing may vary."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def tests_made(sites: int, schema: Schema, classes: int) -> int:
     features, columns = len(schema.features), len(profile_columns(schema))
     numbers = sum(isinstance(f, Number) for f in schema.features.values())
     two = classes == 2
-    return sites * (features * (1 + two) + columns * (1 + two) + numbers + two)
+    return sites * (features * (1 + two) + columns * (1 + two) + 2 * numbers + two)
 
 
 def flags(profiles: Mapping[str, Profile], schema: Schema, alpha: float = ALPHA) -> list[Flag]:
@@ -99,46 +103,56 @@ def flags(profiles: Mapping[str, Profile], schema: Schema, alpha: float = ALPHA)
     if len(sites) < 3:
         return []
     columns = profile_columns(schema)
-    classes = len(profiles[sites[0]].patients)
-    count = tests_made(len(sites), schema, classes)
+    two = len(profiles[sites[0]].patients) == 2
+    count = tests_made(len(sites), schema, len(profiles[sites[0]].patients))
     features = [(name, name) for name in schema.features]
-    numbers = {column for name, column in columns if isinstance(schema.features[name], Number)}
-    recorded, by_outcome = _recorded(profiles)
     mean, spread, tie = _values(profiles, schema)
-
-    def compared(test: str, names: Columns, figures: _Figures) -> list[Flag]:
-        return _compare(sites, names, test, figures, count, alpha)
-
-    found = compared("recorded", features, recorded) + compared("mean", columns, mean)
-    found += [flag for flag in compared("spread", columns, spread) if flag.column in numbers]
-    if classes == 2:
-        found += compared("recorded by outcome", features, by_outcome)
-        turned = [flag for flag in _flips(sites, tie, count) if flag.p <= alpha]
-        known = {flag.site for flag in turned}
-        # A turned outcome explains every turned tie of that site.
-        found += turned
-        found += [flag for flag in compared("tie", columns, tie) if flag.site not in known]
+    turned: list[Flag] = []
+    if two:
+        turned = [flag for flag in _flips(profiles, tie, count) if flag.p <= alpha]
+    if turned:
+        # A turned outcome explains nearly all else that a site shows by class: what is left to
+        # report is what remains once it is turned back.
+        back = {flag.site for flag in turned}
+        profiles = {site: p.turned() if site in back else p for site, p in profiles.items()}
+        mean, spread, tie = _values(profiles, schema)
+    recorded, by_outcome, outside = _recorded(profiles)
+    found = list(turned)
+    tests = [("recorded", features, recorded), ("outside", features, outside)]
+    tests += [("mean", columns, mean), ("spread", columns, spread)]
+    if two:
+        tests += [("recorded by outcome", features, by_outcome), ("tie", columns, tie)]
+    for test, names, figures in tests:
+        found += _compare(sites, names, test, figures, count, alpha)
     return sorted(
         found, key=lambda flag: (flag.p, -abs(flag.size) / max(TOLERANCE[flag.test], 0.1))
     )
 
 
-def _recorded(profiles: Mapping[str, Profile]) -> tuple[_Figures, _Figures]:
-    """The share of patients with a value; and how much it differs between the two classes."""
+def _recorded(profiles: Mapping[str, Profile]) -> tuple[_Figures, _Figures, _Figures]:
+    """The share of patients with a value; how much it differs between the two classes; and the
+    share of values outside the bounds or far from all others."""
     rows = []
     for profile in profiles.values():
         n = np.where(profile.patients >= FEWEST, profile.patients, np.nan)
         share = np.clip(profile.recorded / n, 0, 1)
         variance = _share_error(share, n, profile.noise)
         everybody = max(float(profile.patients.sum()), FEWEST)
-        overall = np.clip(profile.recorded.sum(axis=1) / everybody, 0, 1)
         noise = profile.noise * np.sqrt(len(profile.patients))
+        known = profile.recorded.sum(axis=1)
+        overall = np.clip(known / everybody, 0, 1)
         square = _share_error(overall, np.array(everybody), noise)
         freedom = np.full(len(share), max(2.0, everybody - 1))
         gap, gap_square = share[:, -1] - share[:, 0], variance[:, -1] + variance[:, 0]
-        rows.append((overall, square, freedom, gap, gap_square))
-    value, square, freedom, gap, gap_square = (np.array(part) for part in zip(*rows, strict=True))
-    return _Figures(value, square, freedom), _Figures(gap, gap_square, freedom)
+        gap_freedom = _welch(variance[:, [0, -1]], np.tile(n[[0, -1]] - 1, (len(share), 1)))
+        known = np.where(known >= FEWEST, known, np.nan)
+        out = np.clip(profile.far / known, 0, 1)
+        out_square = _share_error(out, known, 0.0)
+        rows.append(
+            (overall, square, freedom, gap, gap_square, gap_freedom, out, out_square, known - 1)
+        )
+    parts = [np.array(part) for part in zip(*rows, strict=True)]
+    return _Figures(*parts[:3]), _Figures(*parts[3:6]), _Figures(*parts[6:])
 
 
 def _share_error(share: Floats, n: Floats, noise: float) -> Floats:
@@ -149,9 +163,17 @@ def _share_error(share: Floats, n: Floats, noise: float) -> Floats:
     return np.asarray(error, np.float64)
 
 
+def _welch(squares: Floats, freedom: Floats) -> Floats:
+    """Welch and Satterthwaite's degrees of freedom for a sum over the last axis of figures with
+    these squared errors."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.nansum(squares, axis=-1) ** 2 / np.nansum(squares**2 / freedom, axis=-1)
+    return np.where(np.isfinite(found), np.maximum(found, 1.0), 1.0)
+
+
 def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, _Figures, _Figures]:
-    """Means (in reference deviations, class by class against the reference), log spreads, and ties
-    to the outcome."""
+    """Means (in reference deviations, class by class against the reference), spreads (over the
+    reference's), and ties to the outcome."""
     columns = profile_columns(schema)
     index = [list(schema.features).index(name) for name, _ in columns]
     numbers = np.array([[isinstance(schema.features[name], Number)] for name, _ in columns])
@@ -163,31 +185,37 @@ def _values(profiles: Mapping[str, Profile], schema: Schema) -> tuple[_Figures, 
         # centre).
         centre = (profile.total + 2) / (n + 4)
         of_number = np.maximum(profile.squares / n - mean**2, 1e-6)
-        variance = np.where(numbers, of_number, np.maximum(centre * (1 - centre), 1e-3))
+        v = np.where(numbers, of_number, np.maximum(centre * (1 - centre), 1e-3))
         noise = profile.noise**2 * (1 + mean**2) / n**2
-        # Fourth moment over the squared variance. A private profile has none: values within [-1, 1]
-        # bound it.
-        bound, fourth = (1 + np.abs(mean)) ** 2 / variance, profile.fourths / n / variance**2
-        rows.append((mean, variance, n, noise, np.where(np.isnan(profile.fourths), bound, fourth)))
-    m, v, n, extra, tail = (np.array(part) for part in zip(*rows, strict=True))
-    # The unit is the other sites' deviation within a class; a flag that is nearly always 0 keeps a
-    # floor of 0.1.
-    unit = np.maximum(np.sqrt(_others(_mean(v))), 0.1)
-    reference = np.stack([_others(m[:, :, c]) for c in range(m.shape[2])], axis=2)
-    apart = (m - reference) / unit[:, :, None]
-    error = (v / n + extra) / unit[:, :, None] ** 2
+        # (kurtosis - 1) / 4n is the squared relative error of a deviation for any law with a fourth
+        # moment; values within [-1, 1] bound the fourth moment of a private profile.
+        tail = (1 + np.abs(mean)) ** 2 / v
+        relative = np.maximum(1.0, (tail - 1) / 4) / n + noise * n**2 / (n * v) ** 2 / 4
+        sums = np.stack([mean, v / n + noise, np.sqrt(v), v * relative, n - 1], axis=-1)
+        robust = np.where(np.isnan(n)[..., None], np.nan, profile.robust)
+        rows.append((n, np.where(np.isnan(robust), sums, robust)))
+    n, figures = (np.array(part) for part in zip(*rows, strict=True))
+    m, error, s, s_error, freedom = np.moveaxis(figures, -1, 0)
+    exact = not any(np.isnan(profile.joint) for profile in profiles.values())
+    floor = np.where(numbers & exact, DEGENERATE, 0.1)
+    # The unit is the other sites' deviation within a class.
+    unit = np.fmax(_others(_mean(s)), floor[:, 0])[:, :, None]
+    # A sample whose values happen to lie close together knows its mean no better than its size
+    # allows elsewhere.
+    with np.errstate(invalid="ignore"):
+        error = np.fmax(error, np.fmax(_others(error * n), floor**2) / n) / unit**2
+        s_error = np.where(s_error > 0, s_error, np.fmax(_others(s_error * n), floor**2) / n)
+    apart = (m - _others(m)) / unit
     known = np.maximum(np.count_nonzero(~np.isnan(apart), axis=2), 1)
-    # The smallest class decides how heavy the tails are.
-    freedom = np.maximum(np.where(np.isnan(n), np.inf, n).min(axis=2) - 1, 2.0)
-    freedom = np.where(np.isfinite(freedom), freedom, 2.0)
-    shifted = _Figures(_mean(apart), np.nansum(error, axis=2) / known**2, freedom)
-    # (kurtosis - 1) / 4n is the squared error of a log deviation for any law with a fourth moment,
-    # and a single wild value raises it too; at least twice the normal law's, because a small
-    # sample's own kurtosis is too low.
-    log_error = np.maximum(1.0, (tail - 1) / 4) / n + extra * n**2 / (n * v) ** 2 / 4
-    spread = _Figures(_mean(0.5 * np.log(v)), np.nansum(log_error, axis=2) / known**2, freedom)
-    tie = _Figures((m[:, :, -1] - m[:, :, 0]) / unit, error[:, :, -1] + error[:, :, 0], freedom)
-    return shifted, spread, tie
+    shifted = _Figures(_mean(apart), np.nansum(error, axis=2) / known**2, _welch(error, freedom))
+    usual = np.fmax(_others(s), floor)
+    s_error = s_error / usual**2
+    ratio = np.where(numbers[:, 0], _mean(s / usual), np.nan)
+    spread = _Figures(ratio, np.nansum(s_error, axis=2) / known**2, _welch(s_error, freedom))
+    ends = [0, -1]
+    difference = (m[:, :, -1] - m[:, :, 0]) / unit[:, :, 0]
+    of_tie = _welch(error[:, :, ends], freedom[:, :, ends])
+    return shifted, spread, _Figures(difference, error[:, :, ends].sum(axis=2), of_tie)
 
 
 def _mean(values: Floats, axis: int = -1) -> Floats:
@@ -220,10 +248,14 @@ def _compare(
         rest = np.delete(figures.square, i, axis=0)
         known = np.maximum(np.count_nonzero(~np.isnan(rest), axis=0), 1)
         median[i] = np.pi / 2 * _mean(rest, axis=0) / known
+    gap, up = figures.value - reference, TOLERANCE[test]
+    down = up
+    if test == "spread":  # ratios: as far below 1 as above it, and known in proportion
+        median, down = median * np.fmax(figures.value, 1.0) ** 2, up / (1 + up)
     error = np.sqrt(figures.square + median)
-    gap = figures.value - reference
     with np.errstate(invalid="ignore", divide="ignore"):
-        near, far = ((np.abs(gap) + sign * TOLERANCE[test]) / error for sign in (-1, 1))
+        near = np.where(gap < 0, -gap - down, gap - up) / error
+        far = np.where(gap < 0, up - gap, gap + down) / error
         tails = student.sf(near, figures.freedom) + student.sf(far, figures.freedom)
         p = np.minimum(1.0, tails * count)
     found = []
@@ -234,19 +266,23 @@ def _compare(
     return found
 
 
-def _flips(sites: Sequence[str], tie: _Figures, count: int) -> list[Flag]:
+def _flips(profiles: Mapping[str, Profile], tie: _Figures, count: int) -> list[Flag]:
     """Sites whose columns are tied to the outcome the other way round: the slope on the others'
     ties is negative."""
     reference, found = _others(tie.value), []
-    for i, site in enumerate(sites):
+    for i, (site, profile) in enumerate(profiles.items()):
         known = ~np.isnan(tie.value[i]) & ~np.isnan(reference[i]) & (tie.square[i] > 0)
-        x, y, weight = reference[i][known], tie.value[i][known], 1.0 / tie.square[i][known]
-        strength = float(weight @ (x * x))
+        x, y, square = reference[i][known], tie.value[i][known], tie.square[i][known]
+        strength = float(np.sum(x * x / square))
         if strength <= 0:
             continue
-        slope = float(weight @ (x * y)) / strength
-        freedom = max(2.0, float(tie.freedom[i].min()))
-        p = min(1.0, float(student.sf(-slope * np.sqrt(strength), freedom)) * count)
+        slope = float(np.sum(x * y / square)) / strength
+        # Ties of one site share its patients. Their sum varies at most ``joint`` times as much as
+        # if they did not; where that is unknown, as much as if all were one.
+        at_most = float(np.sum(np.abs(x) / np.sqrt(square))) ** 2 / strength
+        joint = at_most if np.isnan(profile.joint) else min(profile.joint, at_most)
+        freedom = float(np.average(tie.freedom[i][known], weights=x * x / square))
+        p = min(1.0, float(student.sf(-slope * math.sqrt(strength / joint), freedom)) * count)
         # A site whose ties are merely weak has a slope near 0; a turned outcome has one near -1.
         if slope < -0.3:
             found.append(Flag(site, "flip", "outcome", "outcome", slope, 1.0, slope - 1.0, p))
@@ -272,23 +308,6 @@ def largest_deviation(clients: int) -> float:
     """The most deviations that one of so many values can lie from their mean (Samuelson 1968)."""
     return (clients - 1) / float(np.sqrt(clients)) if clients > 0 else 0.0
 
-
-FACTORS = {
-    "cholesterol in mmol/L instead of mg/dL": 1 / 38.67,
-    "glucose in mmol/L instead of mg/dL": 1 / 18.02,
-    "creatinine in µmol/L instead of mg/dL": 88.4,
-    "kPa instead of mmHg": 1 / 7.5006,
-    "pounds instead of kilograms": 2.2046,
-    "inches instead of centimetres": 1 / 2.54,
-    "hours instead of days": 24.0,
-    "days instead of weeks": 7.0,
-    "months instead of years": 12.0,
-    "a decimal point moved by one place": 10.0,
-    "per cent instead of shares, or centi-units": 100.0,
-    "milli-units (a factor of 1,000)": 1000.0,
-}
-"""Well-known conversions, as the value here over the value elsewhere; each also the other way
-round."""
 
 ASK_IF_MEASURED = "Is {label} measured? Is a code such as 0 or -9 written where it is missing?"
 ASK_WHO = "Which patients get {label}, and could other hospitals record it too?"
@@ -342,6 +361,14 @@ TEXTS = {
         "{label} is probably in another unit here, or a code such as 0 stands for missing.",
         "In which unit is {label} written?",
     ),
+    "code for missing": (
+        "Where {label} is missing, a code such as -999, 0 or 9999 is probably written as its value.",
+        "What is written here where {label} is not known?",
+    ),
+    "columns swapped": (
+        "{label} and {other} have probably changed places here.",
+        "Which column of yours holds {label}?",
+    ),
     "one value only": ("{label} is a default or a code.", "Where does {label} come from?"),
 }
 """For every kind of finding: what it probably means, and what to ask."""
@@ -394,49 +421,81 @@ def label_of(schema: Schema, feature: str) -> str:
     return (declared.label if declared else "") or feature.replace("_", " ")
 
 
+FIRST = ("outcome turned round", "recorded by outcome", "columns swapped")
+"""What spoils a model most is asked about first."""
+
+
 def findings(
     flags: Sequence[Flag], schema: Schema, profiles: Mapping[str, Profile] | None = None
 ) -> list[Finding]:
-    """One finding per site and feature, most certain first; of several flags the one that explains
-    most leads.
+    """One finding per site and feature, gravest and most certain first; of several flags the one
+    that explains most leads.
 
-    Exact ``profiles`` let a ratio of raw means be compared with well-known conversions of units.
+    Exact ``profiles`` let centre and spread be compared with known conversions of units, and with
+    other columns.
     """
     groups: dict[tuple[str, str], dict[str, Flag]] = {}
     for flag in flags:  # the most certain of each test comes first
         groups.setdefault((flag.site, flag.feature), {}).setdefault(flag.test, flag)
+    raws = {place: _raw(profiles or {}, *place, schema) for place in groups}
     found = []
     for (site, feature), tests in groups.items():
         label, p = label_of(schema, feature), min(flag.p for flag in tests.values())
-        raw = _raw(profiles or {}, site, feature, schema)
-        number = isinstance(schema.features.get(feature), Number)
-        words = _words(tests, label, number, raw)
+        mine = raws[site, feature]
+        others = [b for (a, b), raw in raws.items() if a == site and b != feature and raw and mine]
+        swapped = [b for b in others if _exchanged(mine, raws[site, b])]
+        if swapped and {"mean", "spread"} & set(tests):
+            words = _swapped(label_of(schema, swapped[0]))
+        else:
+            words = _words(tests, label, schema.features.get(feature), feature, mine)
         found.append(Finding.of((site, feature, label), words, p, sure(p)))
-    # A hospital that records more than others is worth knowing and seldom a fault: it comes last.
-    return sorted(found, key=lambda f: (f.kind == "recorded more often", f.p, f.site, f.feature))
+
+    def rank(item: Finding) -> tuple[int, float]:
+        # A hospital that records more than others is worth knowing and seldom a fault: it comes
+        # last.
+        grave = FIRST.index(item.kind) if item.kind in FIRST else len(FIRST)
+        return grave + (item.kind == "recorded more often"), item.p
+
+    return sorted(found, key=rank)
 
 
 def _raw(profiles: Mapping[str, Profile], site: str, feature: str, schema: Schema) -> Raw:
-    """Mean and deviation of a number in its own unit: here, and the median elsewhere; None where
-    they are not known exactly."""
+    """Centre and spread of a number in its own unit, the mean over classes: here, and the median
+    elsewhere; None where they are not known exactly."""
     declared = schema.features.get(feature)
-    noisy = any(profile.noise for profile in profiles.values())
-    if site not in profiles or not isinstance(declared, Number) or noisy:
+    if site not in profiles or not isinstance(declared, Number):
         return None
-    row = list(schema.features).index(feature)
     column = [name for name, _ in profile_columns(schema)].index(feature)
     half = (declared.high - declared.low) / 2
     known = {}
     for name, profile in profiles.items():
-        if (n := float(profile.recorded[row].sum())) >= FEWEST:
-            mean = float(profile.total[column].sum()) / n
-            spread = math.sqrt(max(float(profile.squares[column].sum()) / n - mean * mean, 0.0))
-            known[name] = ((mean + 1) * half + declared.low, spread * half)
+        centre, spread = _mean(profile.robust[column], axis=0)[[0, 2]]
+        if not np.isnan(centre):
+            known[name] = ((float(centre) + 1) * half + declared.low, float(spread) * half)
     here = known.pop(site, None)
     if here is None or not known:
         return None
     means, spreads = zip(*known.values(), strict=True)
     return *here, statistics.median(means), statistics.median(spreads)
+
+
+def _alike(centre: float, spread: float, usual: float, usual_spread: float) -> bool:
+    """Whether centre and spread are within the tolerances of what is usual."""
+    ordinary = 1 + TOLERANCE["spread"]
+    within = usual_spread / ordinary <= spread <= usual_spread * ordinary
+    return within and abs(centre - usual) <= TOLERANCE["mean"] * usual_spread
+
+
+def _exchanged(mine: Raw, other: Raw) -> bool:
+    """Whether each of two columns looks like the other does elsewhere, and not like itself."""
+    if mine is None or other is None or _alike(*mine) or _alike(*other):
+        return False
+    return _alike(*mine[:2], *other[2:]) and _alike(*other[:2], *mine[2:])
+
+
+def _swapped(other: str) -> Words:
+    detail = f"Centre and spread are those of {other} elsewhere, and the other way round."
+    return Words("columns swapped", "exchanged", detail, {"other": other})
 
 
 def _multiplied(mean: float, spread: float, mean_elsewhere: float, spread_elsewhere: float) -> bool:
@@ -447,7 +506,15 @@ def _multiplied(mean: float, spread: float, mean_elsewhere: float, spread_elsewh
     return abs(by_mean) > 0.3 and abs(by_mean - by_spread) < 0.25
 
 
-def _words(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) -> Words:
+def _coded(mean: float, spread: float, mean_elsewhere: float, spread_elsewhere: float) -> bool:
+    """Whether some of the values are far off to one side: they move centre and spread alike."""
+    moved, wider = abs(mean - mean_elsewhere), NORMAL * (spread - spread_elsewhere)
+    return wider > spread_elsewhere and abs(moved - wider) < 0.35 * moved
+
+
+def _words(
+    tests: Mapping[str, Flag], label: str, declared: Feature | None, feature: str, raw: Raw
+) -> Words:
     """The words of the test that explains most."""
     if flip := tests.get("flip"):
         return turned_round(
@@ -455,17 +522,25 @@ def _words(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) -> Wor
             f"{flip.here:.2f}; 1 elsewhere)."
         )
     recorded, by_outcome = tests.get("recorded"), tests.get("recorded by outcome")
-    if by_outcome and (not recorded or abs(by_outcome.size) > abs(recorded.size)):
-        who = "with" if by_outcome.size > 0 else "without"
+    gap = by_outcome.here if by_outcome else 0.0
+    if by_outcome and (abs(gap) > abs(by_outcome.elsewhere) or gap * by_outcome.elsewhere < 0):
         detail = (
-            f"Patients {who} the outcome have a value more often, by "
-            f"{_percent(abs(by_outcome.here))} (elsewhere {_percent(by_outcome.elsewhere)})."
+            "Share of patients with a value, those with the outcome minus those without: "
+            f"{_points(gap)} (elsewhere {_points(by_outcome.elsewhere)})."
         )
-        return recorded_by_outcome(by_outcome.size > 0, detail)
+        return recorded_by_outcome(gap > 0, detail)
+    # Where others leave a gap, a code counts as a value: recorded more often, and far off.
+    coded = "outside" in tests or (raw is not None and _coded(*raw))
+    if recorded and not (recorded.size > 0 and coded):
+        return _of_recorded(recorded)
+    if {"mean", "spread", "outside"} & set(tests):
+        return _of_values(tests, label, declared, feature, raw)
     if recorded:
         return _of_recorded(recorded)
-    if "mean" in tests or "spread" in tests:
-        return _of_values(tests, label, number, raw)
+    if by_outcome:
+        detail = f"{_points(gap)} (elsewhere {_points(by_outcome.elsewhere)})."
+        words = "Share with a value, with the outcome minus without: "
+        return recorded_by_outcome(by_outcome.size > 0, words + detail)
     tie = tests["tie"]
     weaker = "weaker" if tie.size * tie.elsewhere < 0 else "stronger"
     direction = "reversed" if tie.here * tie.elsewhere < 0 else weaker
@@ -492,6 +567,10 @@ def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def _points(value: float) -> str:
+    return f"{100 * value:+.0f} points"
+
+
 def _of_recorded(flag: Flag) -> Words:
     here, elsewhere = flag.here, flag.elsewhere
     detail = f"Recorded for {_percent(here)} of patients (elsewhere {_percent(elsewhere)})."
@@ -502,9 +581,11 @@ def _of_recorded(flag: Flag) -> Words:
     return Words("recorded only here" if elsewhere <= 0.1 else kind, "higher", detail)
 
 
-def _of_values(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) -> Words:
-    mean, spread = tests.get("mean"), tests.get("spread")
-    lead = mean or tests["spread"]
+def _of_values(
+    tests: Mapping[str, Flag], label: str, declared: Feature | None, feature: str, raw: Raw
+) -> Words:
+    mean, spread, outside = tests.get("mean"), tests.get("spread"), tests.get("outside")
+    lead = mean or spread or tests["outside"]
     lower = lead.size < 0
     direction = ("lower" if lower else "higher") if mean else ("narrower" if lower else "wider")
     value = lead.column.partition(" = ")[2]
@@ -518,33 +599,60 @@ def _of_values(tests: Mapping[str, Flag], label: str, number: bool, raw: Raw) ->
             "class."
         )
     if spread:
-        parts.append(f"The spread is {math.exp(spread.size):.2f} times the others'.")
+        parts.append(f"The spread is {spread.here:.2g} times the others'.")
+    if outside:
+        parts.append(
+            f"{_percent(outside.here)} of the values are outside the declared bounds or far from "
+            f"the others (elsewhere {_percent(outside.elsewhere)})."
+        )
+    if recorded := tests.get("recorded"):
+        parts.append(_of_recorded(recorded).detail)
     kind = "shifted" if mean else "other spread"
-    if not number:
+    if not isinstance(declared, Number):
         kind = "different population or definition"
+    elif raw is not None and (guess := unit_guess(feature, declared, raw)):
+        kind, more["guess"] = "unit or scale", f": {guess}"
     elif raw is not None and _multiplied(*raw):
         kind, here, elsewhere = "unit or scale", raw[0], raw[2]
         parts.append(f"Mean and spread are both about {here / elsewhere:.3g} times the others'.")
-        guess = unit_guess(here, elsewhere)
-        more["guess"] = f": {guess}, for instance" if guess else ""
-    elif mean and spread and abs(spread.size) > 0.6:
+    elif (outside and outside.here < 0.5) or (raw is not None and _coded(*raw)):
+        kind = "code for missing"
+    elif outside or (mean and spread and abs(math.log(max(spread.here, 1e-9))) > 0.6):
         kind = "unit or scale"
     return Words(kind, direction, " ".join(parts), more)
 
 
-def unit_guess(here: float, elsewhere: float) -> str:
-    """The well-known conversion nearest to a ratio of raw means, if one is within 12 %."""
-    if here <= 0 or elsewhere <= 0:
-        return ""
-    ratio = math.log(here / elsewhere)
-    away: dict[tuple[str, int], float] = {}
-    for name, factor in FACTORS.items():
-        for sign in (1, -1):
-            away[name, sign] = abs(ratio - sign * math.log(factor))
-    name, sign = min(away, key=lambda guess: away[guess])
-    if away[name, sign] > math.log(1.12):
-        return ""
-    if sign < 0 and " instead of " in name:
-        first, second = name.split(" instead of ")
-        return f"{second} instead of {first}"
-    return name
+def unit_guess(feature: str, declared: Number, raw: tuple[float, float, float, float]) -> str:
+    """The conversion of units that turns centre and spread here into the others': of the clinical
+    dictionary where it knows the column, else a power of ten.
+
+    >>> unit_guess("creatinine", Number(low=0, high=20, unit="mg/dL"), (97.0, 44.0, 1.1, 0.5))
+    'µmol/L for mg/dL'
+    >>> unit_guess("temp", Number(low=30, high=43), (98.7, 1.3, 37.1, 0.7))
+    '°F for °C'
+    >>> unit_guess("score 7", Number(low=0, high=10), (51.0, 9.8, 5.0, 1.0))
+    'a factor of 10'
+    """
+    mean, spread, usual, usual_spread = raw
+    measure = recognise(feature, declared.unit)
+    tens = {f"a factor of {10.0**k:g}": (10.0**-k, 0.0) for k in (-3, -2, -1, 1, 2, 3)}
+    guesses: dict[str, tuple[float, float]] = {}
+    if measure is not None:
+        written = declared.unit or measure.shown
+        for unit, factor, offset in other_units(measure, declared.unit):
+            guesses[f"{unit} for {written}"] = (factor, offset)
+            guesses[f"{written} for {unit}"] = (
+                1 / factor,
+                -offset / factor,
+            )  # the others are wrong
+    # Hospitals differ; a factor that no dictionary names has to fit better, and is the second choice.
+    for known, most in ((guesses, TOLERANCE["mean"]), (tens, 0.2)):
+        away = {}
+        for words, (factor, offset) in known.items():
+            moved = abs(factor * mean + offset - usual) / max(usual_spread, 1e-300)
+            wider = abs(math.log(max(factor * spread, 1e-300) / max(usual_spread, 1e-300)))
+            if moved <= most and wider <= 0.3:
+                away[words] = moved + wider
+        if away:
+            return min(away, key=lambda words: away[words])
+    return ""

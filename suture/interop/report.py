@@ -84,8 +84,9 @@ one hospital."""
 TESTS = {
     "recorded": "Share of patients with a value",
     "recorded by outcome": "The same, with the outcome minus without",
-    "mean": "Mean within a class, in standard deviations of the others",
-    "spread": "Log of the standard deviation (0.405 is a factor of 1.5)",
+    "mean": "Trimmed mean within a class, in standard deviations of the others",
+    "outside": "Share of values outside the bounds or far from the others",
+    "spread": "Spread over the others', minus 1 (below 1, the inverse ratio)",
     "tie": "Difference between the classes, in standard deviations",
 }
 MEANING = (

@@ -33,6 +33,16 @@ from suture.privacy.signing import key_id, sign, verifies
 from suture.schema.table import Condition, rule_words, same_rule
 
 _KIND = "charter"
+LATER = (
+    "lawful_basis",
+    "purpose",
+    "controller",
+    "automated_decisions",
+    "retention",
+    "require_masked",
+    "require_deidentified",
+)
+"""Fields that the first charters did not have."""
 
 
 class Charter(BaseModel):
@@ -60,17 +70,51 @@ class Charter(BaseModel):
     methods: tuple[str, ...] = ()
     """Empty: any method."""
     exact_metrics: bool = False
+    lawful_basis: str = ""
+    purpose: str = ""
+    controller: str = ""
+    """Who answers for the processing, and how to reach them."""
+    automated_decisions: Literal["", "none", "reviewed by a person", "without a person"] = ""
+    """What the model may decide about a patient."""
+    retention: date | None = None
+    """The last day on which models and results may be kept."""
+    require_masked: bool = False
+    require_deidentified: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Charter:
         if self.expires < self.valid_from:
             raise ValueError(f"it expires ({self.expires}) before it is valid ({self.valid_from})")
+        if self.retention is not None and self.retention < self.expires:
+            raise ValueError(
+                f"results may be kept until {self.retention}, but the study may run until "
+                f"{self.expires}; let it expire by then"
+            )
         return self
 
     def plain(self) -> dict[str, Any]:
-        """Plain values: what is signed."""
+        """Plain values: what is signed.
+
+        What was added later counts only where it is said, so that older signatures hold.
+        """
         found = self.model_dump(mode="json", exclude={"cohort"})
-        return {**found, "cohort": [condition.plain() for condition in self.cohort]}
+        unsaid = {name for name in LATER if found[name] in ("", None, False)}
+        rest = {name: value for name, value in found.items() if name not in unsaid}
+        return {**rest, "cohort": [condition.plain() for condition in self.cohort]}
+
+    @property
+    def law(self) -> dict[str, str]:
+        """What the law asks to be told, by name, as far as the charter says it."""
+        told = {
+            "lawful basis": self.lawful_basis,
+            "purpose": self.purpose,
+            "controller": self.controller,
+            "automated decisions": self.automated_decisions,
+            "kept until": str(self.retention or ""),
+            "sums": "under masks only" if self.require_masked else "",
+            "table": "de-identified only" if self.require_deidentified else "",
+        }
+        return {name: text for name, text in told.items() if text}
 
     @property
     def digest(self) -> str:
@@ -180,6 +224,8 @@ class Request:
     methods: tuple[str, ...]
     describe: bool = False
     """Whether exact histograms of the rows are asked for."""
+    masked: bool = False
+    """Whether what leaves the site can be read in no sum of fewer sites than the study says."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +265,17 @@ def objections(charter: Charter, request: Request, today: date) -> list[Objectio
         (same_rule(c.cohort, r.cohort), "cohort", f"{rules}. Set schema.include"),
         (sites >= c.minimum_sites, "too few sites", f"{least}, found {sites}"),
         (r.sites_a_round >= c.minimum_sites, "too few a round", few),
+        (
+            c.retention is None or today <= c.retention,
+            "retention",
+            f"results may be kept until {c.retention}, {now}",
+        ),
+        (
+            r.masked or not c.require_masked,
+            "masked",
+            "a figure of this site alone may not leave, only sums under masks; set sum = "
+            '"masked" in [protection]. Releases and comparisons of one site are refused',
+        ),
         (
             c.exact_metrics or not r.describe,
             "exact figures",

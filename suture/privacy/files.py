@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from pathlib import Path
 
@@ -23,3 +24,9 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise RunError(f"{path} cannot be written: {error}") from None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

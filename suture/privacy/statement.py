@@ -45,8 +45,7 @@ _NOT_COVERED = [
     "what is learned about a patient without their record, for instance from the pattern that the "
     "model finds in others",
     "what a site does with its own rows inside its own walls",
-    "a person who is a patient of several hospitals: each hospital keeps its promise, and the "
-    "figures add up",
+    "a person who is a patient of several hospitals, beyond what is said of them above",
 ]
 _EXACT_METRICS = (
     "metrics in this result (accuracy, AUC and the like, overall, per site and per group), and the "
@@ -118,6 +117,10 @@ class Facts:
     """The signed charter that each site's gate enforced; None where it enforced none."""
     mechanism: str | None = None
     """How a method that does not train by DP-SGD protects what it releases, in words."""
+    linked: bool = False
+    """Every person takes part at one hospital only."""
+    overlap: Mapping[str, float] | None = None
+    """The noisy number of people who attend several hospitals, where it was asked for and paid."""
     shown_layers: bool = False
     """Sites also show layers of their own, which the same charges paid for."""
     proof: str | None = None
@@ -167,6 +170,7 @@ def statement(facts: Facts) -> Statement:
         _SHOWN_LAYERS if f.shown_layers else "",
         *_caution_words(epsilon, f.delta, {site: f.patients[site] for site in f.epsilon}),
         _runs_words(f),
+        people_words(f.linked, f.overlap) if len(f.epsilon) > 1 else "",
         _together_words(f.together),
         _charter_words(f.charters or {}),
         "Taken as public: " + "; ".join(_PUBLIC) + ".",
@@ -317,6 +321,25 @@ def _charter_words(charters: Mapping[str, str | None]) -> str:
     without = ", ".join(site for site, charter in charters.items() if not charter)
     words = [f"Each site's gate enforced its signed charter at: {enforced}."] if enforced else []
     return " ".join([*words, *([f"No charter was enforced at: {without}."] if without else [])])
+
+
+def people_words(linked: bool, overlap: Mapping[str, float] | None) -> str:
+    """What the promise covers for a person who attends several hospitals."""
+    found = ""
+    if overlap is not None:
+        found = f" About {max(0, int(overlap['people'])):,} people do, by a noisy count that every hospital paid for."
+    if linked:
+        return (
+            "A person who attends several hospitals takes part at one of them, and the others hold "
+            "their rows back: the promise above covers the person, with all of their rows at all "
+            f"hospitals, provided that they have one identifier everywhere.{found}"
+        )
+    return (
+        "The promise is to the patient of each hospital, not to a person across hospitals: whoever "
+        "attends k of them is promised the sum of those k epsilons, with the sum of those k "
+        f"deltas.{found or ' Nobody has counted how many people do (suture overlap).'} "
+        "link_people = true lets every person take part at one hospital only."
+    )
 
 
 def _runs_words(f: Facts) -> str:

@@ -589,6 +589,7 @@ def open_account(
         if place.home is not None:
             asked = request(study, schema, place.name)
             asked = replace(asked, unit="patient", epsilon=promise.epsilon, delta=promise.delta)
+            asked = replace(asked, masked=False)  # a release is one site's own
             passage = admit(ledger, secret, place.papers, asked).passage
         open_lifetime(place, ledger)
         ledger.open_study(name, promise)

@@ -184,7 +184,7 @@ def render_certificate(found: Found) -> str:
     total, studies = found["total"], found["studies"]
     drawn = [item["part"].startswith("may") for item in studies]
     rows = [
-        (item["account"], (item["rounds"] or NONE) if may else "none (held out)",
+        (item["account"], (item["rounds"] or NONE) if may else f"none ({item['part'].split(' ')[0]})",
          f"{item['releases']:,}", epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
          delta(item["delta"]), _days(item))
         for item, may in zip(studies, drawn, strict=True)

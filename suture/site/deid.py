@@ -45,6 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 from suture.errors import DataError, RunError, StudyError
+from suture.privacy.files import file_digest
 from suture.privacy.noise.source import derive
 from suture.site.identifiers import (
     FIRST_NAMES,
@@ -66,6 +67,7 @@ from suture.site.identifiers import (
     zip3_in,
 )
 from suture.site.sources import (
+    DEID_REPORT,
     Opened,
     SourceSpec,
     literal_path,
@@ -260,6 +262,7 @@ def apply(
     report = {
         "input": spec.describe(),
         "output": out.name,
+        "sha256": file_digest(out),
         "rows": rows,
         "columns": columns,
         "unsure": unsure,
@@ -271,7 +274,7 @@ def apply(
         "floor": FLOOR,
     }
     content = json.dumps(report, indent=1, allow_nan=False).encode()
-    _put(out.with_name(out.name + ".report.json"), content)
+    _put(out.with_name(out.name + DEID_REPORT), content)
     return report
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from suture.errors import CharterError, LedgerError, StudyError
 from suture.privacy.charter import Charter, Objection, Request, objections, read_charter, trust
-from suture.privacy.files import write_whole
+from suture.privacy.files import file_digest, write_whole
 from suture.privacy.ledger.chain import ADMITTED
 from suture.privacy.ledger.ledger import Budget, Entry, Ledger
 from suture.privacy.noise.source import derive, secure_key, seeded_key
@@ -55,7 +55,15 @@ from suture.site.reading import (
     held_out,
     sql_key,
 )
-from suture.site.sources import ConsentSpec, Opened, Source, SourceSpec, open_table, quoted
+from suture.site.sources import (
+    DEID_REPORT,
+    ConsentSpec,
+    Opened,
+    Source,
+    SourceSpec,
+    open_table,
+    quoted,
+)
 from suture.study import Site, Study
 
 LEDGER = "ledger.sqlite"
@@ -95,13 +103,15 @@ def place_of(site: Site, base: Path) -> Place:
     charter = base / site.charter if site.charter else None
     trust = base / site.trust if site.trust else None
     consent = site.consent.under(base) if site.consent else None
+    source, test = site.data.under(base), site.test.under(base) if site.test else None
+    tables = (source,) if test is None else (source, test)
     return Place(
         site.name,
         site.region,
-        site.data.under(base),
-        site.test.under(base) if site.test else None,
+        source,
+        test,
         home,
-        Papers.at(home, charter, trust, consent),
+        Papers.at(home, charter, trust, consent, tables),
         site.edition,
         Budget(**site.lifetime.model_dump()) if site.lifetime else None,
     )
@@ -202,10 +212,17 @@ class Papers:
     charter: Path | None
     trust: Path | None
     consent: ConsentSpec | None = None
+    tables: tuple[SourceSpec, ...] | None = ()
+    """The site's tables; None: they are elsewhere, and not looked at."""
 
     @classmethod
     def at(
-        cls, home: Path, charter: Path | None, trusted: Path | None, consent: ConsentSpec | None
+        cls,
+        home: Path,
+        charter: Path | None,
+        trusted: Path | None,
+        consent: ConsentSpec | None,
+        tables: tuple[SourceSpec, ...] = (),
     ) -> Papers:
         """What lies in the site's home, and what the study names.
 
@@ -213,7 +230,7 @@ class Papers:
         those in the home count, whatever a study file says.
         """
         own = {name: home / name for name in (CHARTER, TRUST) if (home / name).exists()}
-        return cls(charter or own.get(CHARTER), own.get(TRUST) or trusted, consent)
+        return cls(charter or own.get(CHARTER), own.get(TRUST) or trusted, consent, tables)
 
     @property
     def none(self) -> bool:
@@ -239,7 +256,8 @@ class Admission:
         if self.charter is None:
             return None
         withheld = "" if self.exact_metrics else ", exact figures withheld"
-        return f"protocol {self.charter.protocol}, charter {self.charter.digest}{withheld}"
+        law = "".join(f", {name}: {text}" for name, text in self.charter.law.items())
+        return f"protocol {self.charter.protocol}, charter {self.charter.digest}{withheld}{law}"
 
 
 def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None, list[Objection]]:
@@ -257,7 +275,30 @@ def check(papers: Papers, request: Request, today: date) -> tuple[Charter | None
         charter = trust(read, keys, papers.charter.name)
     except CharterError as error:
         return None, [Objection("not to be trusted", str(error))]
-    return charter, objections(charter, request, today)
+    found = objections(charter, request, today)
+    if charter.require_deidentified and papers.tables is not None:
+        reasons = [_not_deidentified(table) for table in papers.tables] or ["there is no table"]
+        found += [
+            Objection("not de-identified", f"{why}; write it with: suture deid apply")
+            for why in reasons
+            if why
+        ]
+    return charter, found
+
+
+def _not_deidentified(table: SourceSpec) -> str:
+    """Why a table does not count as de-identified: the report beside it is of exactly this file."""
+    if table.path is None:
+        return "the charter asks for a de-identified table, and this one is not a file"
+    file = Path(table.path)
+    report = file.with_name(file.name + DEID_REPORT)
+    try:
+        told = json.loads(report.read_text(encoding="utf-8"))
+        if isinstance(told, dict) and told.get("sha256") == file_digest(file):
+            return ""
+    except (OSError, ValueError):
+        return f"the charter asks for a de-identified table, and there is no {report.name}"
+    return f"{report.name} is about another edition of the table"
 
 
 def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Admission:
@@ -279,6 +320,7 @@ def admit(ledger: Ledger, secret: bytes, papers: Papers, request: Request) -> Ad
             "epsilon": charter.epsilon,
             "delta": charter.delta,
             "exact metrics": charter.exact_metrics,
+            **charter.law,
         }
         ledger.note(request.study, ADMITTED, terms)
     return Admission(charter, passage_of(ledger, secret, papers, request.study, request.site))
@@ -401,12 +443,17 @@ def tombstone(secret: bytes, patient: str) -> str:
 
 def erase_at_site(ledger: Ledger, secret: bytes, patient: str) -> tuple[Entry, bool]:
     """Write the tombstone, once; returns its note and whether it was new."""
-    mark = tombstone(secret, patient)
-    for entry in ledger.notes(ERASED):
-        if json.loads(entry.event)["tombstone"] == mark:
-            return entry, False
-    facts = {"tombstone": mark, "key": _key_name(secret)}
+    if (found := erased_entry(ledger, secret, patient)) is not None:
+        return found, False
+    facts = {"tombstone": tombstone(secret, patient), "key": _key_name(secret)}
     return ledger.note(EVERY_STUDY, ERASED, facts, again=True), True
+
+
+def erased_entry(ledger: Ledger, secret: bytes, patient: str) -> Entry | None:
+    """The note of a patient's erasure, if they were erased."""
+    mark = tombstone(secret, patient)
+    notes = ledger.notes(ERASED)
+    return next((e for e in notes if json.loads(e.event)["tombstone"] == mark), None)
 
 
 def erased_keys(ledger: Ledger, secret: bytes) -> Keys:

@@ -139,11 +139,15 @@ class Passage:
     """Exact counts of the last reading, for the site's own log."""
     problems: tuple[str, ...] = ()
     """What could not be read in the consent table, in counts: for the site only."""
+    linked: str = ""
+    """The key under which people of several hospitals are compared, where they are."""
+    elsewhere: Keys = field(default_factory=lambda: NOBODY)
+    """People who take part at another hospital, under that key."""
 
     @property
     def by_patient(self) -> bool:
         """Whether patients are looked at, besides the cohort rule."""
-        return self.consenting is not None or len(self.erased) > 0
+        return self.consenting is not None or len(self.erased) > 0 or len(self.elsewhere) > 0
 
     @property
     def kept_back(self) -> bool:
@@ -156,16 +160,21 @@ class Passage:
         patient = self._patient(schema)
         if patient is not None:
             wanted["pass_hi"], wanted["pass_lo"] = sql_key(sql_text(opened, patient), self.key)
+            if len(self.elsewhere):
+                linked = sql_key(sql_text(opened, patient), self.linked)
+                wanted["link_hi"], wanted["link_lo"] = linked
         return wanted
 
     def kept(self, found: Columns) -> Columns:
         """The rows that may pass, of what DuckDB gave for `expressions` and other columns."""
         rows = len(next(iter(found.values())))
         in_cohort = np.asarray(found.pop("in_cohort", np.ones(rows, bool)), bool)
-        keys = None
+        keys, linked = None, None
         if "pass_hi" in found:
             keys = np.column_stack([found.pop("pass_hi"), found.pop("pass_lo")])
-        return self._only(found, in_cohort, keys)
+        if "link_hi" in found:
+            linked = np.column_stack([found.pop("link_hi"), found.pop("link_lo")])
+        return self._only(found, in_cohort, keys, linked)
 
     def kept_in_memory(self, table: Mapping[str, Column], schema: Schema) -> Columns:
         """The same for columns in memory."""
@@ -176,10 +185,12 @@ class Passage:
         for condition in schema.include:
             in_cohort &= _holds(columns[condition.column], condition)
         patient = self._patient(schema)
-        keys = None
+        keys, linked = None, None
         if patient is not None:
-            keys = hashed([known or "" for known in texts(columns[patient])], self.key)
-        return self._only(columns, in_cohort, keys)
+            identifiers = [known or "" for known in texts(columns[patient])]
+            keys = hashed(identifiers, self.key)
+            linked = hashed(identifiers, self.linked) if len(self.elsewhere) else None
+        return self._only(columns, in_cohort, keys, linked)
 
     def allows(self, identifier: str) -> bool:
         """Whether a patient whose rows come from elsewhere may be looked at."""
@@ -195,7 +206,9 @@ class Passage:
             )
         return schema.patient if self.by_patient else None
 
-    def _only(self, columns: Columns, in_cohort: Mask, keys: Keys | None) -> Columns:
+    def _only(
+        self, columns: Columns, in_cohort: Mask, keys: Keys | None, linked: Keys | None
+    ) -> Columns:
         mask, outside = in_cohort.copy(), int(np.count_nonzero(~in_cohort))
         self.tally = {"rows": len(mask), "rows outside the cohort rule": outside}
         if keys is not None:
@@ -208,6 +221,10 @@ class Passage:
                 self.tally["patients without consent"] = len(distinct(keys[~consents & ~withdrew]))
                 self.tally["patients who withdrew"] = len(distinct(keys[withdrew]))
                 mask &= consents
+            if linked is not None:
+                other = among(linked, self.elsewhere)
+                self.tally["people who take part elsewhere"] = len(distinct(keys[other]))
+                mask &= ~other
         return columns if mask.all() else _rows(columns, mask)
 
 

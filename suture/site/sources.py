@@ -66,6 +66,10 @@ class Share(BaseModel):
     of: int = Field(ge=1)
 
 
+DEID_REPORT = ".report.json"
+"""What `suture deid apply` appends to a table's name for its report; the gate looks for it."""
+
+
 class SourceSpec(BaseModel):
     """What ``data = ...`` of a site says: a path, a path with its details, or a server and a query.
 

@@ -12,6 +12,7 @@ from support.starter import write_starter
 
 from suture.engine import erase as erasing
 from suture.engine import federation
+from suture.engine.access import access
 from suture.engine.conduct import run
 from suture.engine.plan import first_rounds
 from suture.errors import BudgetExhausted, DataError, StudyError
@@ -253,7 +254,9 @@ def test_mistakes_are_told(study, tmp_path):
         erasing.place_for(tmp_path / ".suture" / site, "elsewhere")
     with pytest.raises(StudyError, match="no site 'nowhere'"):
         named_place(tmp_path / "study.toml", "nowhere")
-    assert erasing.erase(replace(place, name=site), "never here")["studies"]
+    with pytest.raises(DataError, match="does not know this patient"):
+        erasing.erase(replace(place, name=site), "never here")
+    assert erasing.erase(replace(place, name=site), "here once", known=True)["studies"]
 
 
 def test_the_command(suture_command, study, tmp_path):
@@ -276,11 +279,22 @@ def test_the_command(suture_command, study, tmp_path):
         ).read_text()
     )
     assert certificate["retraining"]["how"] == "checkpoint"
-    plain = suture_command(
-        "erase", "--site", site, "--patient", "other", "--home", f".suture/{site}", cwd=tmp_path
-    )
+    at_home = ("erase", "--site", site, "--patient", "other", "--home", f".suture/{site}")
+    unknown = suture_command(*at_home, cwd=tmp_path)
+    assert (unknown.returncode, unknown.stdout) == (DataError.exit_code, "")
+    assert "does not know this patient" in unknown.stderr
+    plain = suture_command(*at_home, "--known", cwd=tmp_path)
     assert plain.returncode == 0
     assert "erased at site" in plain.stdout
+    asked = ("access", "--site", site, "--study", "study.toml", "--patient")
+    told = suture_command(*asked, patient, cwd=tmp_path)
+    assert told.returncode == 0
+    assert "cardio-files/fedadam: may have been drawn in" in told.stdout
+    assert "erased 20" in told.stdout
+    assert patient not in told.stdout
+    assert (
+        suture_command(*asked, "nobody", "--json", cwd=tmp_path).returncode == DataError.exit_code
+    )
     wrong = suture_command(
         "erase",
         "--site",
@@ -294,3 +308,71 @@ def test_the_command(suture_command, study, tmp_path):
         cwd=tmp_path,
     )
     assert wrong.returncode == 2
+
+
+def consent_of(folder, study, site, lines):
+    """The study file with a consent table at one site."""
+    (folder / "consent.csv").write_text("\n".join(["who,given,gone", *lines]) + "\n")
+    spec = {"path": "consent.csv", "patient": "who", "from": "given", "withdrawn": "gone"}
+    sites = [
+        {**one, **({"consent": spec} if one["name"] == site else {})}
+        for one in study.to_dict()["sites"]
+    ]
+    asked = study.replace(sites=sites)
+    (folder / "study.toml").write_text(asked.to_toml())
+    return asked
+
+
+def test_nobody_is_certified_an_influence_that_they_cannot_have_had(study, tmp_path):
+    site, _ = late(study)
+    names = patients(tmp_path, study, site)[3]
+    left = someone(tmp_path, study, site)
+    lines = [f"{name},2020-01-01,{'2021-01-01' if name == left else ''}" for name in names]
+    asked = consent_of(tmp_path, study, site, lines)
+    run(asked, base=tmp_path)
+    home = tmp_path / ".suture" / site
+    place = named_place(tmp_path / "study.toml", site)
+    before = len(Ledger.read(home / "ledger.sqlite").rows())
+    with pytest.raises(DataError, match="does not know this patient"):
+        erasing.erase(place, "MRN-nobody", study=asked)
+    with pytest.raises(DataError, match="had withdrawn before every release"):
+        erasing.erase(place, left, study=asked)
+    with pytest.raises(DataError, match="does not know this patient"):
+        erasing.erase(erasing.place_for(home, site), names[0])
+    assert not (home / "erasures").exists()
+    assert len(Ledger.read(home / "ledger.sqlite").rows()) == before
+    said = erasing.erase(place, "MRN-deleted", study=asked, known=True)
+    assert said["rows_still_in_the_table"] == 0
+    assert said["studies"][0]["part"].startswith("may")
+
+
+def test_a_person_learns_what_the_site_knows_of_them(study, tmp_path):
+    site, first = late(study)
+    names = patients(tmp_path, study, site)[3]
+    mine, left = [
+        n for n in names if not is_held_out(n, study.evaluation.holdout, str(study.seed))
+    ][:2]
+    lines = [f"{name},2020-01-01,{'2021-01-01' if name == left else ''}" for name in names]
+    asked = consent_of(tmp_path, study, site, lines)
+    run(asked, base=tmp_path)
+    place = named_place(tmp_path / "study.toml", site)
+    found = access(place, mine, study=asked)
+    (account,) = found["studies"]
+    ledger = Ledger.read(tmp_path / ".suture" / site / "ledger.sqlite")
+    assert account["consent"] == "given on every day of a release"
+    assert account["epsilon"] == pytest.approx(ledger.spent(account["account"]), abs=1e-4)
+    assert account["rounds"].split("-")[0].split(",")[0] == str(first)
+    assert account["releases"] == sum(entry.is_charge for entry in ledger.rows())
+    assert (found["rows_in_the_table"] >= 1, found["erased"]) == (True, None)
+    rows = len(ledger.rows())
+    ledger.close()
+    spared = access(place, left, study=asked)["studies"][0]
+    assert spared["part"].startswith("withdrawn before")
+    assert spared["epsilon"] == 0.0
+    with pytest.raises(DataError, match="does not know this patient"):
+        access(place, "MRN-nobody", study=asked)
+    ledger = Ledger.read(tmp_path / ".suture" / site / "ledger.sqlite")
+    assert len(ledger.rows()) == rows  # nothing is written, nothing is charged
+    ledger.close()
+    erasing.erase(place, mine, study=asked)
+    assert access(place, mine, study=asked)["erased"]

@@ -1,6 +1,7 @@
 """The gate: what a charter does not allow is refused before rows are read, with its reason, and
 noted."""
 
+import hashlib
 import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,7 +22,9 @@ from suture.privacy.ledger import chain
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.signing import key_id, new_keys, read_private, read_public
 from suture.schema.table import Condition
-from suture.site.gate import Papers, admit
+from suture.site import deid
+from suture.site.gate import Papers, admit, check
+from suture.site.sources import SourceSpec
 from suture.study import Study
 
 BOARD = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -159,6 +162,66 @@ def test_all_reasons_come_at_once(home):
     facts = json.loads(ledger.notes("refused")[0].event)
     assert facts["why"] == ["outcome", "this site", "epsilon"]
     assert facts["charter"] == CHARTER.digest
+
+
+LAW = {
+    "lawful_basis": "GDPR Art. 6(1)(e)",
+    "purpose": "predict readmission",
+    "controller": "dpo@boston.example",
+    "automated_decisions": "none",
+    "retention": "2030-01-01",
+    "require_masked": True,
+    "require_deidentified": True,
+}
+
+
+def test_older_charters_keep_their_digest_and_what_the_law_asks_for_is_signed():
+    assert CHARTER.digest == "b9a10691d99b7b5e"  # of the first version, without these fields
+    lawful = Charter.model_validate({**CHARTER.plain(), **LAW})
+    assert set(lawful.plain()) - set(CHARTER.plain()) == set(LAW)
+    assert len(lawful.law) == len(LAW)
+    with pytest.raises(ValueError, match="may run until"):
+        Charter.model_validate({**CHARTER.plain(), "retention": "2026-06-01"})
+
+
+def test_only_sums_under_masks_leave_where_the_charter_asks_for_them():
+    strict = Charter.model_validate({**CHARTER.plain(), "require_masked": True})
+    assert [o.name for o in objections(strict, REQUEST, TODAY)] == ["masked"]
+    assert objections(strict, replace(REQUEST, masked=True), TODAY) == []
+
+
+def test_a_table_counts_as_de_identified_by_the_report_about_exactly_this_file(home):
+    strict = Charter.model_validate({**CHARTER.plain(), "require_deidentified": True})
+    (home / "charter.toml").write_text(Signed(strict).signed_by(BOARD).to_toml())
+    (home / "rows.csv").write_text("id,name,age\n" + "".join(f"{i},Ann B,{i}\n" for i in range(30)))
+    report = deid.apply(home / "rows.csv", home / "clean.csv", patient="id", drop=["name"])
+    assert report["sha256"] == hashlib.sha256((home / "clean.csv").read_bytes()).hexdigest()
+
+    def reasons(*tables):
+        papers = Papers.at(home, None, None, None, tuple(map(SourceSpec.model_validate, tables)))
+        return [o.text for o in check(papers, REQUEST, TODAY)[1]]
+
+    clean = str(home / "clean.csv")
+    assert reasons(clean) == []
+    assert "there is no rows.csv.report.json" in reasons(clean, str(home / "rows.csv"))[0]
+    assert "there is no table" in reasons()[0]
+    server = {"url": "postgresql://db.example/ward", "query": "SELECT 1"}
+    assert "not a file" in reasons(server)[0]
+    with (home / "clean.csv").open("a") as file:
+        file.write("31\n")
+    assert "another edition" in reasons(clean)[0]
+
+
+def test_a_charter_tells_what_the_law_asks_for_in_ledger_and_result(home):
+    told = {key: value for key, value in LAW.items() if not key.startswith("require")}
+    lawful = Charter.model_validate({**CHARTER.plain(), **told})
+    (home / "charter.toml").write_text(Signed(lawful).signed_by(BOARD).to_toml())
+    ledger = Ledger.open(None, "boston")
+    admission = admit(ledger, SECRET, Papers.at(home, None, None, None), REQUEST)
+    noted = json.loads(ledger.notes("admitted")[0].event)
+    for name, text in lawful.law.items():
+        assert noted[name] == text
+        assert f"{name}: {text}" in admission.terms
 
 
 # --- signatures -------------------------------------------------------------------------------------------------------

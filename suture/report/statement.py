@@ -178,13 +178,17 @@ def _meaning(worst: float | None, delta_: float) -> Section:
     return Section("What this means", (words,), lists=(("Not covered", NOT_COVERED),))
 
 
+def _why(item: Found) -> str:
+    return "held out" if item["part"].startswith("held out") else "withdrawn"
+
+
 def render_certificate(found: Found) -> str:
     """The certificate of erasure as a page."""
     found = tidy(found)
     total, studies = found["total"], found["studies"]
     drawn = [item["part"].startswith("may") for item in studies]
     rows = [
-        (item["account"], (item["rounds"] or NONE) if may else f"none ({item['part'].split(' ')[0]})",
+        (item["account"], (item["rounds"] or NONE) if may else f"none ({_why(item)})",
          f"{item['releases']:,}", epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
          delta(item["delta"]), _days(item))
         for item, may in zip(studies, drawn, strict=True)

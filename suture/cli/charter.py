@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +19,41 @@ app = group(
 )
 
 
+@dataclass(frozen=True)
+class Law:
+    """What data protection law asks for."""
+
+    lawful_basis: Annotated[
+        str, option("On which law the processing rests, as GDPR Art. 6(1)(e), 9(2)(j).")
+    ] = ""
+    purpose: Annotated[str, option("What the study is for, in a sentence.")] = ""
+    controller: Annotated[str, option("Who answers for it, and how to reach them.")] = ""
+    automated_decisions: Annotated[
+        str,
+        option('What the model may decide: none, "reviewed by a person", "without a person".'),
+    ] = ""
+    retention: Annotated[
+        str | None, option("The last day on which models and results may be kept.")
+    ] = None
+    require_masked: Annotated[
+        bool, option("Let figures leave as sums under masks only.", "--require-masked")
+    ] = False
+    require_deidentified: Annotated[
+        bool,
+        option("Ask every site for a table that suture deid wrote.", "--require-deidentified"),
+    ] = False
+
+    def plain(self) -> dict[str, Any]:
+        """As a charter takes it."""
+        return {**asdict(self), "retention": _day(self.retention) if self.retention else None}
+
+
 @command(
     app, "suture charter new study.toml --protocol 2026-14 --expires 2027-12-31 > charter.toml"
 )
 def new(
     study: StudyFile,
+    law: Law,
     protocol: Annotated[str, option("The ethics protocol's identifier.")],
     expires: Annotated[str, option("The last day on which the study may run, as 2027-12-31.")],
     valid_from: Annotated[str | None, option("The first day. Default: today.")] = None,
@@ -31,25 +62,6 @@ def new(
     ] = None,
     exact_metrics: Annotated[
         bool, option("Allow exact metrics about held-out patients to leave. Default: withheld.")
-    ] = False,
-    lawful_basis: Annotated[
-        str, option("On which law the processing rests, as GDPR Art. 6(1)(e), 9(2)(j).")
-    ] = "",
-    purpose: Annotated[str, option("What the study is for, in a sentence.")] = "",
-    controller: Annotated[str, option("Who answers for it, and how to reach them.")] = "",
-    automated_decisions: Annotated[
-        str,
-        option('What the model may decide: none, "reviewed by a person", "without a person".'),
-    ] = "",
-    retention: Annotated[
-        str | None, option("The last day on which models and results may be kept.")
-    ] = None,
-    require_masked: Annotated[
-        bool, option("Let figures leave as sums under masks only.", "--require-masked")
-    ] = False,
-    require_deidentified: Annotated[
-        bool,
-        option("Ask every site for a table that suture deid wrote.", "--require-deidentified"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -74,15 +86,6 @@ def new(
     if wanted.epsilon is None or wanted.delta is None:
         raise StudyError("a charter states an epsilon; add [privacy] with epsilon to the study")
     many = len(wanted.methods)
-    law: dict[str, Any] = {
-        "lawful_basis": lawful_basis,
-        "purpose": purpose,
-        "controller": controller,
-        "automated_decisions": automated_decisions,
-        "retention": _day(retention) if retention else None,
-        "require_masked": require_masked,
-        "require_deidentified": require_deidentified,
-    }
     try:
         charter = Charter(
             study=wanted.study,
@@ -101,7 +104,7 @@ def new(
             delta=wanted.delta * many,
             methods=wanted.methods,
             exact_metrics=exact_metrics,
-            **law,
+            **law.plain(),
         )
     except ValidationError as error:
         raise CharterError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +21,18 @@ app = group(
     "suture deid scan rows.csv",
 )
 File = Annotated[Path, argument("A .csv, .parquet or .duckdb file.")]
-Keep = Annotated[list[str] | None, option("Keep this column whatever the scan says; repeat.")]
-Drop = Annotated[list[str] | None, option("Drop this column whatever the scan says; repeat.")]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a person decided about columns."""
+
+    keep: Annotated[
+        list[str] | None, option("Keep this column whatever the scan says; repeat.")
+    ] = None
+    drop: Annotated[
+        list[str] | None, option("Drop this column whatever the scan says; repeat.")
+    ] = None
 
 
 def _secret(home: Path) -> bytes:
@@ -32,15 +43,13 @@ def _secret(home: Path) -> bytes:
 
 
 @command(app, "suture deid scan rows.csv --separator ';' --encoding latin-1 --json")
-def scan(
-    file: File, reading: Reading, keep: Keep = None, drop: Drop = None, as_json: Json = False
-) -> None:
+def scan(file: File, reading: Reading, decided: Decided, as_json: Json = False) -> None:
     """Say of every column what it seems to be, and what to do with it. Exit code 8: some columns are
     not recognised, and wait for your --keep or --drop."""
     from suture.site.deid import UNDECIDED, print_scan
     from suture.site.deid import scan as look
 
-    findings, rows = look(reading.of(file), keep=keep or (), drop=drop or ())
+    findings, rows = look(reading.of(file), keep=decided.keep or (), drop=decided.drop or ())
     columns = [finding.as_dict() for finding in findings]
     unsure = [finding.column for finding in findings if finding.action == "look"]
     found = {"file": file.name, "rows": rows, "columns": columns, "unsure": unsure}
@@ -54,6 +63,7 @@ def apply(
     file: File,
     out: Annotated[Path, option("The copy: a new .csv or .parquet file.")],
     reading: Reading,
+    decided: Decided,
     patient: Annotated[str | None, option("The column that identifies the patient.")] = None,
     codes: Annotated[str, option("Codes for patients: none, random or keyed.")] = "none",
     code_table: Annotated[
@@ -65,8 +75,6 @@ def apply(
     quasi: Annotated[
         str | None, option("Columns to measure linkage on, separated by commas.")
     ] = None,
-    keep: Keep = None,
-    drop: Drop = None,
     drop_unsure: Annotated[
         bool, option("Leave out every column that the scan is unsure of.", "--drop-unsure")
     ] = False,
@@ -84,8 +92,8 @@ def apply(
         codes=codes,
         secret=None if home is None else _secret(home),
         code_table=code_table,
-        keep=keep or (),
-        drop=drop or (),
+        keep=decided.keep or (),
+        drop=decided.drop or (),
         drop_unsure=drop_unsure,
         text=text,
         quasi=listed(quasi),

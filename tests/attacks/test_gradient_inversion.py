@@ -10,11 +10,18 @@ from suture.attacks import page as attacks_page
 from suture.attacks.gradient_inversion import generated, gradient_inversion, pneumonia
 from suture.attacks.membership import membership
 from suture.errors import StudyError
+from suture.study import Study
 
 
 @pytest.fixture(scope="module")
-def inverted():
-    return gradient_inversion(epsilons=[100.0, 8.0, 1.0], quick=True, study="examples/demo.toml")
+def inverted(tmp_path_factory):
+    study = Study.from_toml("examples/demo.toml")
+    study = study.replace(
+        method={"name": "fedadam", "rounds": 40, "local_epochs": 2}, evaluation={"compare": []}
+    )
+    file = tmp_path_factory.mktemp("attacked") / "study.toml"
+    file.write_text(study.to_toml())
+    return gradient_inversion(epsilons=[100.0, 8.0, 1.0], quick=True, study=file)
 
 
 @pytest.fixture(scope="module")

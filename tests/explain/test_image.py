@@ -252,7 +252,7 @@ def test_real_patients_stay_at_their_site_and_an_erased_one_is_not_explained(tmp
     image = tmp_path / "hospital-01-0.dcm"
     explain_file(tmp_path / "run", image=image, site="hospital-01")
     patient = str(pydicom.dcmread(image).PatientID)
-    erase(named_place(tmp_path / "study.toml", "hospital-01"), patient)
+    erase(named_place(tmp_path / "study.toml", "hospital-01"), patient, study=study)
     with pytest.raises(DataError, match="erased, or withdrew") as caught:
         explain_file(tmp_path / "run", image=image, site="hospital-01")
     assert patient not in str(caught.value)

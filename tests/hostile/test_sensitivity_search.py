@@ -52,6 +52,8 @@ def cases():
         if declared(name).unproven or name in ("pooled", "veil", "fairfed", "ifedavg"):
             continue
         found[name] = {"method": {"name": name, "proximal": 0.0}}
+    found["additive"]["method"]["rounds"] = 4
+    found |= {f"additive {r}": {**found["additive"], "round": r} for r in (2, 4)}
     for name in (name for name in METHODS if declared(name).global_model):
         schema = {"schema": WITH_GROUPS} if name == "fairfed" else {}
         found[f"{name}, ensemble"] = {
@@ -161,7 +163,7 @@ def any_message(rng, honest, concepts):
     if "ids" in found and concepts:
         ids = np.sort(
             rng.choice(concepts, int(rng.integers(0, min(3, concepts) + 1)), replace=False)
-        ).astype(np.int32)
+        ).astype(found["ids"].dtype)
         found["ids"] = ids
         for name in ("weights", "centre"):
             if name in found:
@@ -179,10 +181,10 @@ def corpus(rng, honest, concepts):
         for way in range(3):
             found = any_message(rng, honest, concepts)
             if "ids" in found and concepts:
-                ids = np.arange(min(3, concepts), dtype=np.int32)
+                ids = np.arange(min(3, concepts), dtype=found["ids"].dtype)
                 found |= {
                     "ids": ids,
-                    "weights": np.zeros(len(ids), np.float32),
+                    "weights": np.zeros(len(ids), found["weights"].dtype),
                     "bias": np.zeros(1, np.float32),
                 }
                 found |= (

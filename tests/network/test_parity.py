@@ -13,7 +13,7 @@ from suture.study import Study
 
 FEDERATED = [name for name in METHODS if name != "pooled"]
 """Pooled moves rows."""
-HIDDEN = ("fedsgd", "fairfed")
+HIDDEN = ("additive", "fedsgd", "fairfed")
 """Promised for sums only: between machines they are answered under masks."""
 
 

@@ -258,3 +258,12 @@ def test_edges():
     ):
         with pytest.raises(StudyError):
             call()
+
+
+def test_a_release_with_hardly_any_noise_beside_sampled_ones_has_a_cost():
+    """The search for noise passes through such figures: e^loss leaves the range of floats there."""
+    nearly_open = Step(GAUSSIAN, 0.02, 1.0)
+    sampled = Step(GAUSSIAN, 1.0, 0.01)
+    alone = epsilon_of(((nearly_open, 1),), 1e-5, "pld")
+    together = epsilon_of(((nearly_open, 1), (sampled, 10)), 1e-5, "pld")
+    assert alone < together < 1.05 * alone

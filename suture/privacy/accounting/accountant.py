@@ -220,6 +220,8 @@ def _sampled_gaussian(step: Step, order: float) -> float:
 
 _RESOLUTION = 0.1  # grid width as a share of the step's own scale
 _REACH = 9.5  # standard deviations kept on each side of a Gaussian: 1e-21 of mass lies beyond
+_LARGEST_LOSS = 500.0
+"""Above it e^loss is not computed: floats end at about 709."""
 _MAX_CELLS = 1 << 17  # of one step: bounds time and memory whatever the events
 _MAX_WINDOW = 1 << 22  # of a composition
 _TAIL = 1e-15
@@ -310,14 +312,17 @@ def _scale_and_span(step: Step) -> tuple[float, float]:
     else:
         z = np.linspace(-_REACH * step.noise, 1 + _REACH * step.noise, 4001)
         loss, deviation = loss_at(z, step), step.noise * math.sqrt(2 * math.pi)
-        plain = np.exp(-0.5 * (z / step.noise) ** 2) / deviation * (z[1] - z[0])
+        exponent = -0.5 * (z / step.noise) ** 2
+        plain = np.exp(exponent) / deviation * (z[1] - z[0])
         # Q ln(Q/P) and P ln(P/Q) = Q e^L L. Adding 1 - P/Q, which integrates to nothing, makes all
-        # terms non-negative: without it, small sampling rates would cancel to rounding error.
-        ratio = np.expm1(loss)
-        with np.errstate(over="ignore", invalid="ignore"):
-            forward = float(np.sum(plain * ((1 + ratio) * loss - ratio)))
-        backward = float(np.sum(plain * (ratio - loss)))
-        kl = min(backward, forward if math.isfinite(forward) else math.inf)
+        # terms non-negative: without it, small sampling rates would cancel to rounding error. Where
+        # e^L leaves the range of floats, P = Q e^L is taken whole.
+        large = loss > _LARGEST_LOSS
+        with_patient = np.exp(np.where(large, exponent + loss, -np.inf)) / deviation * (z[1] - z[0])
+        more = np.where(large, with_patient - plain, plain * np.expm1(np.where(large, 0.0, loss)))
+        forward = float(np.sum((plain + more) * loss - more))
+        backward = float(np.sum(more - plain * loss))
+        kl = min(backward, forward)
         span = float(loss[-1] - loss[0])
     return math.sqrt(2 * max(kl, 0.0)), span
 
@@ -468,7 +473,13 @@ def _window(parts: list[tuple[_Grid, int]]) -> tuple[int, int]:
             for grid, count in parts:
                 exponent = sign * order * np.arange(len(grid.mass))
                 peak = float(exponent.max())
-                log_moment = peak + math.log(float(np.sum(grid.mass * np.exp(exponent - peak))))
+                total_mass = float(np.sum(grid.mass * np.exp(exponent - peak)))
+                if total_mass <= 0:  # no mass near the peak: take the largest product instead
+                    with np.errstate(divide="ignore"):
+                        exponent = exponent + np.log(grid.mass)
+                    peak = float(exponent.max())
+                    total_mass = float(np.sum(np.exp(exponent - peak)))
+                log_moment = peak + math.log(total_mass)
                 total += count * (log_moment + sign * order * grid.start)
             bounds.append(sign * total / order)
     return math.floor(max(lows)), max(math.ceil(min(highs)), 1)

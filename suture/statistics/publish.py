@@ -90,7 +90,8 @@ def publish(
     out.mkdir(parents=True, exist_ok=True)
     name, drawn = result.data["method"], dict(figures or {})
     promise = result.data["methods"][name]["privacy"]
-    intro = (
+    generated = result.data["release"]["patients"] == "generated"
+    intro = ("Generated patients, not real ones. " if generated else "") + (
         f"{result.data['name']}: epsilon {promise['epsilon']:.2f} (delta {promise['delta']:g}) at "
         "each site, for everything on this page together."
     )

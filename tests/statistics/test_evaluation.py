@@ -84,7 +84,7 @@ def test_few_positives_are_withheld():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "offset", "epsilon", "within"),
-    [(20000, -3.9, 0.5, 0.02), (20000, -2.45, 0.5, 0.0065), (2000, -2.45, 1.0, 0.03)],
+    [(20000, -3.9, 0.5, 0.02), (20000, -2.45, 0.5, 0.0065), (2000, -2.45, 1.0, 0.035)],
 )
 def test_an_auc_is_near_the_exact_one_and_its_interval_covers(n, offset, epsilon, within):
     """400 evaluations at prevalence .05, .15 and .15. The 95th percentile of the error; a true 95 %

@@ -32,7 +32,8 @@ from suture.schema.table import Category, Number, Schema
 from suture.site.reading import encode_rows
 from suture.study import Study
 
-SURVSET = Path(os.environ.get("SURVSET", "/tmp/surv/wheel"))
+SURVSET = Path(os.environ.get("SURVSET", "survset"))
+"""Where the wheel of the PyPI package SurvSet is unpacked."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ DECLARED = 60
 """Training patients that the study declares for each site."""
 
 
-def wait_for(condition, seconds=40.0, what="it"):
+def wait_for(condition, seconds=120.0, what="it"):
     """Wait until the condition holds; a test never waits for ever."""
     until = time.monotonic() + seconds
     while not condition():

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 app = group()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost(Engines):
     """What every statistic needs: a cost, a place for files, and where the sites are."""
 
-    epsilon: Annotated[float, option("What it may cost at each site, all figures together.")] = 1.0
+    epsilon: Annotated[float, option("What it may cost at each site, all figures together.")]
     out: Annotated[
         Path | None, option("Folder for tables and figures. Default: the command's name.")
     ] = None
@@ -80,11 +80,11 @@ class Cost(Engines):
         answer(found, as_json, lambda _: print_tables([narrow(t, 4) for t in tables]), *files)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked(Cost):
     """A statistic of a study's patients."""
 
-    study: StudyFile = Path()
+    study: StudyFile
 
     def of_study(self, name: str, rounds: int = 1, **settings: Any) -> Result:
         """The statistic of the study."""

@@ -142,6 +142,7 @@ class Survival(Statistic):
         sd = self.noise_of(self.asks(1)[0])
         by_group = state["cells"].reshape(len(self.groups), -1)
         found: dict[str, object] = {
+            "by": self.by,
             "times": self.edges.tolist(),
             "groups": {
                 name: self._curve(plain(cells, sd))
@@ -327,9 +328,9 @@ def tables(found: Mapping[str, Any], unit: str) -> list[Table]:
         test = found["test"]
         remark += (
             f" Log-rank test with the noise counted: chi-squared {test['statistic']:.2f}, "
-            f"{test['degrees']} degrees of freedom, p {p_value(test['p'])}."
+            f"degrees of freedom {test['degrees']}, p {p_value(test['p'])}."
         )
-    heads = ("Time", *groups)
+    heads = ("Time", *(f"{found['by']}: {name}" if found["by"] else name for name in groups))
     return [Table("Share without the event, %", heads, tuple(rows), remark)]
 
 

@@ -547,4 +547,5 @@ DECLARED = Declared(
     schedule=schedule,
     model="concepts",
     concepts=terms,
+    one_model=True,
 )

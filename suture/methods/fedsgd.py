@@ -198,4 +198,5 @@ DECLARED = Declared(
     searches=(ROUNDS,),
     space=lambda settings: (SERVER_RATE,),
     suits=suits,
+    one_model=True,
 )

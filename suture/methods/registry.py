@@ -279,7 +279,7 @@ def _selection(
             tried = MethodSpec(**(table | {key: given[key] for key in given if key != "clip"}))
         except ValidationError as error:
             raise StudyError(explain(error, "method.candidates")) from None
-        changed = {LOCAL[key]: given[key] for key in given if key in LOCAL}
+        changed: dict[str, Any] = {LOCAL[key]: given[key] for key in given if key in LOCAL}
         found.append(build(name, tried, network, replace(local, **changed), public))
     arrays = ("weights", "bias") if one.model == "concepts" else ("params",)
     return Selection(found[0], tuple(found[1:]), rounds, asked, arrays)

@@ -285,7 +285,7 @@ class Selection(Wrapper):
         return {**found, "candidates": told, "chosen": int(state[f"{MARK}chosen"])}
 
     def noted(self, before: State, after: State) -> dict[str, object]:
-        return {"candidate": self._turn(int(after[f"{MARK}at"]))[0] + 1}
+        return {}
 
 
 def _own(state: Arrays) -> State:

@@ -129,6 +129,10 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recommended, trusted sum": ({"name": "recommended"}, {}),
     "masked, a third may drop out": ({"name": "recommended"}, {"sum": "masked"}),
     "13 rounds, masked": ({"name": "additive", "rounds": 13}, MASKED | {"spare": 0}),
+    "13 rounds, masked, keys once": (
+        {"name": "additive", "rounds": 13},
+        MASKED | {"spare": 0, "keys": "study"},
+    ),
     "13 rounds, trusted sum": ({"name": "additive", "rounds": 13}, {}),
     "local noise": ({"name": "additive", "rounds": 41, "local_noise": True}, {}),
     "12 features, masked": ({"name": "additive", "rounds": 41, "features": 12}, MASKED),

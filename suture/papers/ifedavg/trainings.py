@@ -26,7 +26,7 @@ from typing import TypedDict
 import numpy as np
 
 from suture import cohorts
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.engine import plan
 from suture.errors import RunError
 from suture.evaluation.metrics import measure

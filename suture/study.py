@@ -519,6 +519,15 @@ consent=None, lifetime=None)
         >>> study.digest == study.replace(federation={"deadline": 5.0}).digest, study.digest == study.replace(seed=1).digest
         (True, False)
         """
+        return self._named()
+
+    @property
+    def table_digest(self) -> str:
+        """Names what a site's table is checked against: name, sites, columns, outcome and seed,
+        whatever is then trained on it and promised."""
+        return self._named("method", "model", "privacy", "evaluation", "protection")
+
+    def _named(self, *but: str) -> str:
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
         fields["method"] = registry.defaults() | fields["method"]
         if not self.link_people:  # younger than the first studies, whose names stay as they are
@@ -527,6 +536,7 @@ consent=None, lifetime=None)
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())
             fields["schema"] |= {"include": rule, "features": features}
+        fields = {key: value for key, value in fields.items() if key not in but}
         text = json_text({"suture study": 1, **_finite(fields)})
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -71,13 +71,11 @@ class Engines:
         option("Run also where nobody has checked a site's table and signed; the result says so."),
     ] = False
 
-    def open(self, run: Path | None = None, signed_as: str = "") -> Engine:
-        """The engine; a ``run`` that is resumed goes on where it began. ``signed_as``: a study that
-        counts as this one, by its digest, when a site's table is signed as ready."""
+    def open(self, run: Path | None = None) -> Engine:
+        """The engine; a ``run`` that is resumed goes on where it began."""
         from suture.network import engine_of
 
-        place = (self.engine, self.hub, self.threads, run)
-        return engine_of(*place, unchecked=self.unchecked, signed_as=signed_as)
+        return engine_of(self.engine, self.hub, self.threads, run, unchecked=self.unchecked)
 
 
 @dataclass(frozen=True)

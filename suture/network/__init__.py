@@ -32,7 +32,6 @@ def engine_of(
     run: Path | None = None,
     *,
     unchecked: bool = False,
-    signed_as: str = "",
 ) -> Engine:
     """The engine that the command line names; a run that is resumed goes on where it began.
     ``unchecked``: sites on this machine need nobody's word that their tables are ready.
@@ -50,7 +49,7 @@ def engine_of(
     if hub is None and name in (None, "embedded"):
         from suture.engine.embedded import Embedded
 
-        return Embedded(threads, unchecked=unchecked, signed_as=signed_as)
+        return Embedded(threads, unchecked=unchecked)
     if hub is not None and name == "embedded":
         raise StudyError("--hub goes with --engine flower: the embedded engine has no network")
     from suture.network.coordinator import Remote

@@ -207,7 +207,17 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "link_people", "cohort")
+HEAD = (
+    "name",
+    "outcome",
+    "positive",
+    "classes",
+    "seed",
+    "simulation",
+    "link_people",
+    "overlap",
+    "cohort",
+)
 """What the [study] table may say."""
 
 
@@ -235,6 +245,8 @@ class Study(BaseModel):
     sizes, no network."""
     link_people: bool = False
     """A person who attends several hospitals takes part at one of them; on one machine only."""
+    overlap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The epsilon that `suture overlap` may cost sites that are elsewhere."""
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
@@ -530,8 +542,9 @@ consent=None, lifetime=None)
     def _named(self, *but: str) -> str:
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
         fields["method"] = registry.defaults() | fields["method"]
-        if not self.link_people:  # younger than the first studies, whose names stay as they are
-            del fields["link_people"]
+        for younger in ("link_people", "overlap"):  # the first studies' names stay as they are
+            if not fields[younger]:
+                del fields[younger]
         if self.table is not None:
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())

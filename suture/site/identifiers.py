@@ -156,8 +156,8 @@ def tags_of(column: str) -> frozenset[str]:
 
 @cache
 def hint_of(column: str) -> str | None:
-    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``birthpart``, ``datepart``, ``text``, ``where``, one of
-    `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
+    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``birthpart``,
+    ``datepart``, ``text``, ``where``, one of `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
     tags = tags_of(column)
     fit = (
         hint

@@ -138,7 +138,10 @@ def written(folder, **fields):
 
 def finished(folder):
     """A finished run that a hospital can join, without a trace at the sites of the tests."""
-    again = {"method": {"name": "ifedavg", "rounds": 2, "local_epochs": 1}, "model": {"hidden": [2]}}
+    again = {
+        "method": {"name": "ifedavg", "rounds": 2, "local_epochs": 1},
+        "model": {"hidden": [2]},
+    }
     elsewhere = folder / "elsewhere"
     shutil.copytree(folder, elsewhere, ignore=shutil.ignore_patterns("elsewhere"))
     study, file = written(folder, **again)

@@ -155,7 +155,7 @@ def reproduce(work: Work) -> Content:
     tables = _tables(found, more, reports["heart"], turned) | detection.tables(work)
     title = "iFedAvg under DP-SGD by patient, delta 1e-5: weighted F1"
     tables["private"] = title, _private(work)
-    federations = {name: cohort_of(by["ifedavg"].study) for name, by in first.items()}
+    federations = {name: cohort_of(by["ifedavg"]) for name, by in first.items()}
     drawn = _charts(found, reports, turned[0], layered, federations)
     return work.publish(TITLE, tables, NOTES, drawn)
 
@@ -184,7 +184,7 @@ def _report(job: Job, work: Work) -> Report:
     """What `suture interop` would say of a training: its layers, and exact profiles of all of the
     clients' rows."""
     found = trainings.kept(job, work.out / "runs")
-    cohort = cohort_of(job.study, split="hash")  # all rows
+    cohort = cohort_of(job, split="hash")  # all rows
     read = rows_of(cohort, scaling="site", profile="exact")
     profiles = {name: data.profile for name, data in read.items()}
     classes = cohort.classes

@@ -112,6 +112,21 @@ def test_named_cells_are_read_off_the_layers():
     assert rows[2]["SD from the column's mean"] == pytest.approx(-0.4 / 0.1200**0.5)
 
 
+def test_vsn_has_a_sensor_whose_first_column_means_the_opposite():
+    try:
+        cohort = trainings.cohort_of(trainings.jobs("vsn", True)[trainings.SEEDS[2]]["ifedavg"])
+    except DataError as error:
+        pytest.skip(str(error))
+    ties = {}
+    for site in cohort.sites:
+        x, y = site.table["acoustic 0"], np.asarray(site.table["vehicle"])
+        ties[site.name] = float(np.median(x[y == 1]) - np.median(x[y == 0]))
+        constant = np.ptp(x[y == 1]) == 0
+        assert constant == (site.name == ifedavg.REAL_OUTLIER)
+    assert ties.pop(ifedavg.REAL_OUTLIER) > 1
+    assert np.median(list(ties.values())) < 0
+
+
 @pytest.mark.parametrize("name", trainings.OUTLIERS)
 def test_outliers_differ_at_one_client_alone(name):
     plain = "vsn" if name.startswith("vsn") else "outbreak diagnosis"

@@ -33,7 +33,8 @@ from suture.errors import DataError, RunError, StudyError
 from suture.schema import clinical
 from suture.schema.table import Category, Feature, Flag, Number, explain
 from suture.site.preprocess import BINARY, sql_text, whole
-from suture.site.sources import SourceSpec, open_table, quoted
+from suture.site.sources import SourceSpec, open_table
+from suture.site.sql import quoted
 from suture.study import Study, toml_key, toml_value
 
 WORDS: dict[str, Any] = tomllib.loads(

@@ -51,8 +51,8 @@ from suture.site.sources import (
     SourceSpec,
     check_columns,
     open_table,
-    quoted,
 )
+from suture.site.sql import quoted
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]

@@ -74,7 +74,10 @@ class Concepts(_Frozen):
                 return {}
             kinds = [VISITS[word] for word in words]
             merged = {key: [one for kind in kinds for one in kind[key]] for key in kinds[0]}
-            return {"omop": dict.fromkeys(merged["omop"]), "codes": {"ActCode": merged["ActCode"]}}
+            return {
+                "omop": tuple(dict.fromkeys(merged["omop"])),
+                "codes": {"ActCode": merged["ActCode"]},
+            }
         if isinstance(value, Mapping) and "codes" not in value:
             own = {key: value[key] for key in ("omop", "descendants") if key in value}
             return {**own, "codes": {k: v for k, v in value.items() if k not in own}}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from suture.schema.clinical import convert, recognise
 from suture.site.features import (
@@ -41,6 +41,7 @@ from suture.site.sql import quoted_name
 View = Literal[Domain, "person", "observation"]
 Ask = Callable[[str], list[tuple[object, ...]]]
 """Asks a database, and gives its rows."""
+INDEX = "the index"
 _MOST = 9e12  # beyond it a number of millionths does not fit 64 bits
 
 
@@ -72,6 +73,14 @@ class Records(Protocol):
 
     def faults(self) -> list[str]:
         """What is wrong with the records as such, counted, in words; for the site only."""
+
+
+class Found(NamedTuple):
+    """What is found in the records of a column; ``about`` is a finding of ``check.toml``."""
+
+    about: str
+    column: str
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,7 @@ class Query:
         day = f"{day} + extract(day FROM e.start))"
         age = f"CAST(floor(CAST({day} - p.born AS DOUBLE PRECISION) / 10000) AS BIGINT)"
         rules = [records.match(cohort.concepts, "code"), "e.start IS NOT NULL"]
-        rules += self._value_rules("the index", cohort)
+        rules += self._value_rules(INDEX, cohort)
         if cohort.age is not None:
             rules.append(f"{age} BETWEEN {cohort.age[0]} AND {cohort.age[1]}")
         dead = f"SELECT 1 FROM ({records.view('death')}) d WHERE d.person = e.person"
@@ -237,7 +246,7 @@ class Query:
             if one.domain == "measurement" and (one.taken in VALUES or one.numeric)
         }  # fmt: skip
         if self.asked.cohort.numeric:
-            events["the index"] = self.asked.cohort
+            events[INDEX] = self.asked.cohort
         events = {n: one for n, one in events.items() if one.target and n not in self.units}
         if not events:
             return
@@ -262,47 +271,44 @@ class Query:
 
     # --- what is not there, for the site ------------------------------------------------------------------------------
 
-    def findings(self, wanted: Sequence[str]) -> list[str]:
+    def findings(self, wanted: Sequence[str]) -> list[Found]:
         """Concepts and units that a column has none of here, and faults of the records; all counted
         from rows, so for the site alone."""
-        columns: dict[str, Event] = {"the index": self.asked.cohort}
+        columns: dict[str, Event] = {INDEX: self.asked.cohort}
         columns |= {name: self.asked.columns[name] for name in wanted if name != PATIENT}
         self._look_up_units({n: c for n, c in columns.items() if isinstance(c, Column)})
         found = []
         for name, event in columns.items():
             sets = [event.concepts, *([event.value] if event.value else [])]
-            found += [f"{name}: {words}" for one in sets for words in self.records.absent(one)]
-            found += [f"{name}: {words}" for words in self._unit_words(name, event)]
+            words = [text for one in sets for text in self.records.absent(one)]
+            found += [Found("record-concept", name, text) for text in words]
+            found += self._unit_words(name, event)
         for domain in dict.fromkeys(event.domain for event in columns.values()):
             if domain is not None and domain != "death":
                 some = {n: one for n, one in columns.items() if one.domain == domain}
                 found += self._none_of(domain, some)
-        return [*found, *self.records.faults()]
+        return [*found, *(Found("record-fault", "", words) for words in self.records.faults())]
 
-    def _none_of(self, domain: Domain, some: Mapping[str, Event]) -> list[str]:
+    def _none_of(self, domain: Domain, some: Mapping[str, Event]) -> list[Found]:
         rules = [self.records.match(one.concepts, "code") for one in some.values()]
         counts = ", ".join(f"count(*) FILTER (WHERE {rule})" for rule in rules)
         row = self.records.ask(f"SELECT {counts} FROM ({self.records.view(domain)}) e")[0]
         none = [name for name, n in zip(some, row, strict=True) if not n]
-        return [f"{name}: no {domain} of {some[name].concepts.words} here" for name in none]
+        words = {name: f"no {domain} of {some[name].concepts.words} is here" for name in none}
+        return [Found("record-concept", name, text) for name, text in words.items()]
 
-    def _unit_words(self, name: str, event: Event) -> list[str]:
+    def _unit_words(self, name: str, event: Event) -> list[Found]:
         units, found = self.units.get(name, ()), []
+        every = sum(one.events for one in units)
         for unit in units:
             if unit.change is None:
-                of = f"{unit.events:,} of {sum(one.events for one in units):,} values"
-                found.append(
-                    f"{of} are in {unit.name!r}, which is not converted to {event.target!r}; they "
-                    "count as missing"
-                    if unit.name
-                    else f"{of} state no unit, and data.units says {self.assumed.get(name)!r}"
-                )
+                stated = f"are in {unit.name!r}" if unit.name else "state no unit"
+                found.append(Found("record-unit", name, f"{unit.events:,} of {every:,} values {stated}, "
+                                   f"not converted to {event.target!r}; they count as missing"))  # fmt: skip
         silent = sum(one.events for one in units if not one.name and one.change is not None)
         if silent and name not in self.assumed:
-            found.append(
-                f"{silent:,} values state no unit; they are taken to be in {event.target!r}. If so, "
-                f'say it: units = {{ {name} = "{event.target}" }} in data'
-            )
+            text = f"{silent:,} of {every:,} values state no unit; taken to be in {event.target!r}"
+            found.append(Found("record-silent", name, text))
         return found
 
 

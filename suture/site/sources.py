@@ -36,7 +36,7 @@ from suture.schema.table import explain
 from suture.site.features import PATIENT, Features, read_features
 from suture.site.fhir import Fhir, files_of
 from suture.site.omop import Omop, tables_listed, tables_of_folder
-from suture.site.records import Query, Records
+from suture.site.records import Found, Query, Records
 from suture.site.sql import literal_path, quoted, quoted_name
 
 if TYPE_CHECKING:
@@ -456,10 +456,8 @@ def _driver(spec: SourceSpec) -> ModuleType:
 @contextmanager
 def _ask_records(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> Iterator[Opened]:
     """The table that the cohort file makes of OMOP's or FHIR's records, where they are."""
-    asked = read_features(Path(spec.features or ""))
-    names = [PATIENT, *asked.columns]
-    wanted = list(dict.fromkeys(names if wanted is None else wanted))
-    check_columns(names, [*wanted, *spec.sentinels], place)
+    asked = record_columns(spec, wanted or (), place)
+    wanted = list(dict.fromkeys([PATIENT, *asked.columns] if wanted is None else wanted))
     bare = spec.model_copy(update={"units": {}})  # the query has converted them
     with _records(spec, place) as (first, others, connection):
         queries = [_query(spec, asked, records).sql(wanted) for records in (first, *others)]
@@ -472,7 +470,16 @@ def _ask_records(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> 
         yield opened
 
 
-def record_findings(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> list[str]:
+def record_columns(spec: SourceSpec, wanted: Sequence[str], place: str) -> Features:
+    """The cohort file, if it makes the wanted columns. No record is read."""
+    asked = read_features(Path(spec.features or ""))
+    check_columns([PATIENT, *asked.columns], [*wanted, *spec.sentinels, *spec.units], place)
+    if spec.server is None:
+        _beside(spec, place).close()
+    return asked
+
+
+def record_findings(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> list[Found]:
     """Concepts and units that a site does not have, and faults of its records: counted from rows, so
     for the site alone."""
     asked = read_features(Path(spec.features or ""))

@@ -28,7 +28,8 @@ from suture.errors import StudyError
 from suture.schema.clinical import convert, recognise
 from suture.schema.table import Category, Classes, Feature, Flag, Image, Number, Positive, Schema
 from suture.site.images import in_memory
-from suture.site.sources import Column, Columns, Opened, SourceSpec, quoted
+from suture.site.sources import Column, Columns, Opened, SourceSpec
+from suture.site.sql import quoted
 
 MISSING, UNKNOWN = -1, -2
 """Codes of a value that is not there, and of one that the schema does not declare."""

@@ -147,7 +147,7 @@ def explain_patient(
     passage = admission.passage if admission else None
     data = load(
         place.source, world.schema, world.outcome, site=site, holdout=0.0,
-        split_key=str(run.study.seed), classes=world.classes, passage=passage, images=images_of(run.study, run.base),
+        split_key=str(run.study.seed), target=world.target, passage=passage, images=images_of(run.study, run.base),
     )  # fmt: skip
     if row is not None:
         rows, name = _row_of_file(row, model.schema), row.stem

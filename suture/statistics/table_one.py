@@ -122,7 +122,7 @@ class TableOne(Statistic):
     def breakdowns(self) -> dict[str, tuple[str, ...]]:
         """The strata of each breakdown."""
         known = {place.name: place for place in places(self.schema)}
-        classes = range(self.public.classes)
+        classes = range(self.public.outcome.count)
         found = {"outcome": ("no", "yes") if len(classes) == 2 else tuple(map(str, classes))}
         for column in self.by:
             if column not in known or isinstance(known[column].feature, Number):
@@ -179,7 +179,7 @@ class TableOne(Statistic):
         if name == "site":
             return np.full(data.rows, list(self.public.sizes).index(site))
         if name == "outcome":
-            return any_of(data, data.y.astype(np.int64))
+            return any_of(data, self.public.outcome.classes(data.y).astype(np.int64))
         place = next(place for place in places(self.schema) if place.name == name)
         return cells_of(place, data.x)
 

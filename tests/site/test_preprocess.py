@@ -213,7 +213,7 @@ def test_outcomes_of_several_classes() -> None:
     )
     assert data.train.rows == 1
     assert "2 rows with something else than 0 or 1" in read(table, schema).loaded.problems[0]
-    assert outcome_vocabulary(2) is BINARY
+    assert outcome_vocabulary(Classes()) is BINARY
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -31,7 +31,9 @@ def measured(time: Floats, event: Bools, risk: Floats, edges: Floats) -> dict[st
     found: dict[str, float | None] = dict.fromkeys(NAMES)
     if not len(time) or not np.all(np.isfinite(risk)):
         return found
-    found["c_index"] = concordance(time, event, risk[:, -1])
+    # By the mean risk over the intervals, which is the expected time without the event up to the
+    # horizon, turned round: risks at the horizon may all be close to 1.
+    found["c_index"] = concordance(time, event, risk.mean(axis=1))
     found["ibs"] = integrated_brier(time, event, 1 - risk, edges)
     curve = calibration(time, event, risk[:, -1], float(edges[-1]))
     total = sum(curve["count"])
@@ -96,9 +98,7 @@ def integrated_brier(time: Floats, event: Bools, survival: Floats, edges: Floats
     """The mean of the Brier score from the first to the last edge (trapezoids)."""
     if not event.any() or len(edges) < 2:
         return None
-    # Who is followed to the horizon is still there after it.
-    there = np.where((time >= edges[-1]) & ~event, np.nextafter(edges[-1], np.inf), time)
-    scores = brier(there, event, survival, edges)
+    scores = brier(time, event, survival, edges)
     width = float(edges[-1] - edges[0])
     return float(np.diff(edges) @ (scores[1:] + scores[:-1]) / 2 / width)
 
@@ -153,8 +153,9 @@ def cox(
         step = np.linalg.solve(curve, slope)
         for halved in range(30):
             tried = beta + step * 0.5**halved
-            value, new_slope, new_curve = _efron(x, time, event, tried)
-            if value >= best - 1e-12 * abs(best):
+            with np.errstate(all="ignore"):  # a step too far; it is halved
+                value, new_slope, new_curve = _efron(x, time, event, tried)
+            if np.isfinite(value) and value >= best - 1e-12 * abs(best):
                 break
         done = float(np.abs(tried - beta).max()) < 1e-11
         beta, best, slope, curve = tried, value, new_slope, new_curve

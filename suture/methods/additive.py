@@ -357,7 +357,7 @@ class Additive(Method):
         d = len(self.terms)
         square_of_outcomes, whole = self.link.rest()
         mass = float(np.clip(whole * total[0], people / math.sqrt(2 + d), people))
-        score, rate, known = self.link.start(total[d + 1 :], mass)
+        score, rate, known = self.link.start(total[d + 1 :], mass, noise)
         new.update(known)
         means = whole * total[1 : d + 1] / mass
         code = np.rint(127 * np.clip(means, -1, 1)).astype(np.int8)

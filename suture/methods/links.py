@@ -59,8 +59,10 @@ class Link(ABC):
         what the sum of (1, x) is to be multiplied, since outcomes take a fixed part of each row."""
 
     @abstractmethod
-    def start(self, total: Floats, mass: float) -> tuple[float, float, Mapping[str, Floats]]:
-        """From the opened entries: the score of an average patient, the rarer outcome's share, and
+    def start(
+        self, total: Floats, mass: float, noise: float
+    ) -> tuple[float, float, Mapping[str, Floats]]:
+        """From the opened entries, each with this ``noise``: the score of an average patient, the rarer outcome's share, and
         arrays that later messages and the model hold."""
 
     @abstractmethod
@@ -101,7 +103,9 @@ class Logistic(Link):
     def rest(self) -> tuple[float, float]:
         return 1.0, 1.0
 
-    def start(self, total: Floats, mass: float) -> tuple[float, float, Mapping[str, Floats]]:
+    def start(
+        self, total: Floats, mass: float, noise: float
+    ) -> tuple[float, float, Mapping[str, Floats]]:
         rate = float(np.clip(total[0] / mass, LEAST, 1 - LEAST))
         return math.log(rate / (1 - rate)), min(rate, 1 - rate), {}
 
@@ -147,9 +151,11 @@ class Proportional(Link):
     def rest(self) -> tuple[float, float]:
         return 0.0, 1 / math.sqrt(1 - CELLS)
 
-    def start(self, total: Floats, mass: float) -> tuple[float, float, Mapping[str, Floats]]:
+    def start(
+        self, total: Floats, mass: float, noise: float
+    ) -> tuple[float, float, Mapping[str, Floats]]:
         counts = total / math.sqrt(CELLS)
-        hazard = np.clip(cumulative(counts), 0, MOST)
+        hazard = np.clip(cumulative(counts, noise / math.sqrt(CELLS)), 0, MOST)
         events = float(counts[1::2].sum() / max(counts.sum(), 1.0))
         return 0.0, float(np.clip(events, LEAST, 1.0)), {"hazard": hazard}
 
@@ -174,9 +180,10 @@ MOST = 100.0
 """The largest cumulative hazard."""
 
 
-def cumulative(counts: Floats) -> Floats:
+def cumulative(counts: Floats, noise: float = 0.0) -> Floats:
     """The cumulative hazard at the end of each interval: events over the follow-up in it, of those who
-    reach it, with half of it for those who leave in it.
+    reach it, with half of it for those who leave in it. Where fewer reach it than three deviations of
+    the noise, the hazard is taken to be smaller than they say, not larger.
 
     Half of ten die in the first interval, and one of five in the second:
 
@@ -185,7 +192,8 @@ def cumulative(counts: Floats) -> Floats:
     """
     leaving = np.append(counts[0:-1:2] + counts[1::2], counts[-1])
     reach = np.flip(np.cumsum(np.flip(leaving)))
-    through = np.maximum((reach[:-1] + reach[1:]) / 2, 1.0)
+    ahead = np.arange(len(counts) - 1, 0, -2)
+    through = np.maximum((reach[:-1] + reach[1:]) / 2, np.maximum(3 * noise * np.sqrt(ahead), 1.0))
     return np.asarray(np.cumsum(np.maximum(counts[1::2], 0.0) / through))
 
 

@@ -2,8 +2,8 @@
 and pages ask the outcome; nobody else knows the kinds of outcomes apart.
 
 Every row holds one whole number, its code ``y``. For classes it is the class. For survival it is
-2 t + e: t is the follow-up in `TICKS` parts of the horizon (one more for follow-up beyond it, which
-counts as alive at the horizon), and e is 1 for an event. Horizon and intervals are declared and
+2 t + e: t is the follow-up in `TICKS` parts of the horizon (one more for those who reach the horizon
+without the event, however long they are followed), and e is 1 for an event. Horizon and intervals are declared and
 public, never chosen on rows.
 """
 
@@ -165,7 +165,7 @@ class Survival(Outcome):
         """The code of each row; `MISSING` or `UNKNOWN` where it has none. A time below 0 or that is no
         number is unknown."""
         there = np.isfinite(time) & (time >= 0)
-        beyond = there & (time > self.horizon)
+        beyond = there & ((time > self.horizon) | ((time == self.horizon) & (event <= 0)))
         tick = np.rint(np.where(there & ~beyond, time, 0.0) / self.horizon * TICKS)
         code = np.where(beyond, 2 * (TICKS + 1), 2 * tick.astype(np.int64) + (event > 0))
         code = np.where(there & (event >= 0), code, UNKNOWN)
@@ -183,13 +183,13 @@ class Survival(Outcome):
         return np.asarray((y > 0) & (y & 1 == 1))
 
     def times(self, y: NDArray[Any]) -> Floats:
-        """Follow-up in the units of the column, up to the horizon."""
+        """Follow-up in the units of the column; a hair beyond the horizon for those who reach it."""
         return parts(y) * self.horizon
 
 
 def parts(y: NDArray[Any]) -> Floats:
-    """Follow-up as a part of the horizon, within [0, 1], from survival codes."""
-    return np.asarray(np.clip(y.astype(np.int64) >> 1, 0, TICKS) / TICKS, np.float64)
+    """Follow-up as a part of the horizon, from survival codes: at most 1 + 1 / TICKS."""
+    return np.asarray(np.clip(y.astype(np.int64) >> 1, 0, TICKS + 1) / TICKS, np.float64)
 
 
 def cells(y: NDArray[Any], intervals: int) -> NDArray[np.int64]:

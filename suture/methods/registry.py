@@ -54,6 +54,7 @@ _STATISTICS = {
     "survive": "survival",
     "associate": "regression",
     "evaluate": "evaluation",
+    "prognosis": "prognosis",
 }
 """Statistics run as methods do, and are asked for by commands of their own."""
 DEFAULT = "fedadam"

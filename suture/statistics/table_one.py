@@ -40,6 +40,7 @@ from suture.methods.declared import Declared, Settings, Setup
 from suture.privacy.door import Rows
 from suture.privacy.unit import Patients
 from suture.report.words import Cell, Table
+from suture.schema.outcome import Classes, Survival
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.statistics.base import Floats, Statistic, Sum, any_of, per_patient
 from suture.statistics.publish import shown
@@ -449,7 +450,15 @@ def build(setup: Setup) -> TableOne:
     return TableOne(setup.public, own.honest, by=own.by)
 
 
-DECLARED = Declared("describe", build, Described, uses=frozenset(), searches=(), model="none")
+DECLARED = Declared(
+    "describe",
+    build,
+    Described,
+    uses=frozenset(),
+    searches=(),
+    model="none",
+    outcomes=(Classes, Survival),
+)
 
 
 def tables(found: Mapping[str, Any], outcome: str) -> list[Table]:

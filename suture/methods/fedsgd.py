@@ -34,6 +34,7 @@ from pydantic import Field as Setting
 from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State, weights_field
 from suture.methods.declared import (
+    NETWORKS,
     ROUNDS,
     SERVER_RATE,
     Citation,
@@ -199,4 +200,5 @@ DECLARED = Declared(
     space=lambda settings: (SERVER_RATE,),
     suits=suits,
     one_model=True,
+    outcomes=NETWORKS,
 )

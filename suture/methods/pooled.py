@@ -16,7 +16,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from suture.methods.base import Weighting
-from suture.methods.declared import Declared, Range, Settings, Setup
+from suture.methods.declared import NETWORKS, Declared, Range, Settings, Setup
 from suture.methods.fedavg import FedAvg
 from suture.models.network import Network
 from suture.training.local import Local
@@ -55,4 +55,5 @@ DECLARED = Declared(
     ),
     clipped=False,
     moves_rows=True,
+    outcomes=NETWORKS,
 )

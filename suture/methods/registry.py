@@ -54,6 +54,7 @@ _STATISTICS = {
     "survive": "survival",
     "associate": "regression",
     "evaluate": "evaluation",
+    "prognosis": "prognosis",
 }
 """Statistics run as methods do, and are asked for by commands of their own."""
 DEFAULT = "fedadam"
@@ -245,11 +246,12 @@ def build(
     from suture.methods.select import Selected
 
     one = declared(name)
+    public = public or Public()
+    if not isinstance(public.outcome, one.outcomes):
+        raise StudyError(one.refuses(public.outcome))
     if one.chooses and spec.own(Selected).candidates:
         return _selection(name, spec, network, local, public)
-    setup = Setup(
-        spec.own(one.settings), network, local, spec.rounds, spec.participation, public or Public()
-    )
+    setup = Setup(spec.own(one.settings), network, local, spec.rounds, spec.participation, public)
     method = one.build(setup)
     return wrapped(method, setup, spec.own(Ensembled)) if one.global_model else method
 
@@ -261,8 +263,13 @@ def _selection(
     from dataclasses import replace
 
     from suture.methods.select import LOCAL, Selected, Selection, shares
+    from suture.schema.outcome import Classes
 
     one, asked = declared(name), spec.own(Selected).candidates
+    if public is not None and not isinstance(public.outcome, Classes):
+        raise StudyError(
+            "method.candidates are compared by Brier scores of classes: name none here"
+        )
     rounds, found = shares(spec.rounds, len(asked)), []
     table = spec.model_dump() | {"rounds": rounds, "candidates": ()}
     for given in asked:
@@ -337,7 +344,8 @@ def recommend(spec: MethodSpec, public: Public) -> MethodSpec:
 
 def ranked(public: Public) -> list[tuple[Declared, Fit]]:
     """The methods that suit a federation, best first, by what each declares about itself."""
-    rated = [(one, one.suits(public)) for one in map(declared, known())]
+    able = [one for one in map(declared, known()) if isinstance(public.outcome, one.outcomes)]
+    rated = [(one, one.suits(public)) for one in able]
     private = public.epsilon is not None
     fitting = [(one, fit) for one, fit in rated if fit.points and not (private and one.unproven)]
     return sorted(fitting, key=lambda pair: -pair[1].points)

@@ -1,64 +1,7 @@
 """Generated federations with planted faults, so that what finds faults can be scored against the
 truth: Ebola treatment centres in the manner of iFedAvg, and families that are unlike them.
 
-*Faults* (`plant`):
-
-| kind | what happens to one column at one site |
-|---|---|
-| `scale` | the recorded values spread around their own mean by the factor ``strength`` |
-| `offset` | ``strength`` standard deviations are added |
-| `unit` | every value is multiplied by ``strength`` (mg/dL to mmol/L of cholesterol: 1/38.67) |
-| `positives_only` | the share ``strength`` of the values of rows without the outcome is lost |
-| `never` | the share ``strength`` of all values is lost |
-| `permuted` | the share ``strength`` of the values is shuffled among the site's rows |
-| `recoded` | yes and no are turned round, 1 stands for no |
-| `ticked` | only a yes is written down: every no is missing |
-| `swapped` | the column changes places with ``other`` |
-| `flip` | the outcome is turned round (the column is the outcome) |
-
-The tolerances of `interop.evidence` were chosen while looking at `outbreak`, so a score on `outbreak`
-alone would flatter them. The families of `stranger` differ from it in what a test on means and
-spreads could stumble over:
-
-| family | columns |
-|---|---|
-| `gamma` | skewed: gamma of shape 0.8 to 3, and lognormal |
-| `heavy` | Student's t with 3 degrees of freedom: the fourth moment does not exist |
-| `mixture` | two humps, at shares that differ a little from site to site |
-| `flags` | yes/no columns from 2 % to 50 %, and categories of five values |
-| `correlated` | normal columns that share one factor (correlation 0.6) |
-
-Their sites differ from each other by sampling, by prevalence (15 % to 85 %), by size (60 to 2,500
-patients), by a shift of each column's mean of 0.1 standard deviations (as a standard deviation over
-sites), of its spread by 5 %, of each share's log-odds by 0.15 and of the share recorded by 1 %. All
-of that lies within the tolerances. All figures are chosen, none is fitted.
-
-*Treatment centres* (`outbreak`) stand for the Ebola Data Platform, which is not public. *Paper*
-below: printed there. *Chosen*: ours, round figures in the range that published triage and prognosis
-scores describe (Hartley et al. 2017), not fitted to anything.
-
-- Sizes and rates: *paper*, Table 7 (prognosis: deaths among confirmed patients) and Table 8
-  (diagnosis: confirmed among suspects), row by row. Every centre has exactly its printed number of
-  training patients with the outcome, rounded.
-- Symptoms, age, sex, contact, malaria, referral time, Ct value (prognosis): *chosen*, see `SIGNS`
-  and `_numbers`. Given the outcome they are drawn independently, so only the outcome ties them.
-- Variation: every centre has its own small shift of each symptom's log-odds and of each number's
-  mean (`variation`, in logits and standard deviations), in the clean twin too.
-- Missing at random: 6 % of every column, everywhere. *Chosen*.
-- Faults (`faults = "planted"`), after the paper's examples; the clean twin (`"none"`) has the same
-  patients without them:
-    diagnosis: Foya records diarrhoea and malaria for confirmed patients only (Figures 4, 17);
-    Kalihun never records malaria (Figure 17) and its referral times are longer (Figure 16).
-    Beside those Bong can be a client at which the others' model fails, as FedAvg's worst clients do
-    in Tables 2 and 4. The paper does not say what was different there, so the mechanism is *chosen*.
-    ``faults = "ticked"``: Bong writes down only the symptoms that a patient has. A no is then missing
-    and filled with 0.5, which looks like half a yes everywhere: patients keep their order and cross
-    the threshold, as in the paper's diagnosis (F1 0.452, while no client's AUC is below 0.770). A
-    shift of -0.5 and a scale of 2 repair it. ``faults = "recoded"``: Bong codes every symptom the
-    other way round, so the model is inverted there, as at VSN's worst sensor (F1 0.398, AUC 0.124);
-    a shift of -1 and a scale of -1 repair it.
-    prognosis: Freetown's Ct values are more concentrated (Figure 3); Port-Loko gives viral load on
-    another scale.
+Kinds of fault, families, and where the centres' figures come from: docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -68,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort, CohortSite, Columns, one_of, within
+from suture.cohorts import Cohort, CohortSite, Columns, one_of, within
 from suture.cohorts.public import split_as_printed
 from suture.errors import StudyError
 from suture.schema.table import Category, Feature, Flag, Number, Schema

@@ -19,7 +19,7 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.interop import report as shifts
 from suture.papers.ifedavg import detection, trainings
 from suture.papers.ifedavg.trainings import (

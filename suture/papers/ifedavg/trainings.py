@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import cohorts
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.cohorts.outbreak import Fault, plant
 from suture.engine import plan
 from suture.errors import RunError

@@ -423,8 +423,8 @@ def _private_row(dataset: str, epsilon: float | None, runs: Sequence[Result]) ->
                 value = metrics["f1_weighted"]
                 found.setdefault(site, []).extend([] if value is None else [value])
         means = [float(np.mean(values)) for values in found.values()]
-        row[f"{LABELS[method]}, mean"] = float(np.mean(means))
-        row[f"{LABELS[method]}, worst"] = min(means)
+        label = LABELS[method]
+        row |= {f"{label}, mean": float(np.mean(means)), f"{label}, worst": min(means)}
     proven = None if epsilon is None else max(float(run.privacy["epsilon"]) for run in runs)
     return {**row, "proven at most": proven}
 

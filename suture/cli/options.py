@@ -74,9 +74,8 @@ class Engines:
         option("Run also where nobody has checked a site's table and signed; the result says so."),
     ] = False
 
-    def open(self, run: Path | None = None, signed_as: str = "") -> Engine:
-        """The engine; a ``run`` that is resumed goes on where it began. ``signed_as``: a study that
-        counts as this one, by its digest, when a site's table is signed as ready."""
+    def open(self, run: Path | None = None) -> Engine:
+        """The engine; a ``run`` that is resumed goes on where it began."""
         name, hub = self.engine, self.hub
         if name is None and hub is None and run is not None:
             name, hub = _recorded(run)
@@ -85,7 +84,7 @@ class Engines:
         if hub is None and name in (None, "embedded"):
             from suture.engine.embedded import Embedded
 
-            return Embedded(self.threads, unchecked=self.unchecked, signed_as=signed_as)
+            return Embedded(self.threads, unchecked=self.unchecked)
         if hub is not None and name == "embedded":
             raise StudyError("--hub goes with --engine flower: the embedded engine has no network")
         from suture.network.coordinator import Remote

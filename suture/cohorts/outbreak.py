@@ -19,7 +19,9 @@ from suture.errors import StudyError
 from suture.schema.table import Category, Feature, Flag, Number, Schema
 
 Floats = NDArray[np.float64]
-KINDS = ("scale", "offset", "unit", "positives_only", "never", "permuted", "recoded", "flip")
+KINDS = (
+    "scale", "offset", "unit", "positives_only", "never", "permuted", "recoded", "ticked", "swapped", "flip",
+)  # fmt: skip
 FAMILIES = ("gamma", "heavy", "mixture", "flags", "correlated")
 OUTCOME = "outcome"
 LEVEL = 20.0
@@ -34,15 +36,18 @@ class Fault:
     column: str
     kind: str
     strength: float = 1.0
+    other: str = ""
 
 
 def plant(cohort: Cohort, faults: tuple[Fault, ...], seed: int) -> Cohort:
     """A copy of the federation with faults in it, in training and test rows alike."""
+    names, columns = {site.name for site in cohort.sites}, {"", *cohort.sites[0].table}
     for fault in faults:
-        if fault.kind not in KINDS or fault.site not in {site.name for site in cohort.sites}:
+        known = fault.kind in KINDS and fault.site in names
+        if not known or not {fault.column, fault.other} <= columns:
             raise StudyError(
-                f"cannot plant {fault}: expected a site of {cohort.name!r} and a kind of "
-                f"{', '.join(KINDS)}"
+                f"cannot plant {fault}: expected a site and a column of {cohort.name!r} and a kind "
+                f"of {', '.join(KINDS)}"
             )
     sites = []
     for i, site in enumerate(cohort.sites):
@@ -51,19 +56,25 @@ def plant(cohort: Cohort, faults: tuple[Fault, ...], seed: int) -> Cohort:
             for k, part in enumerate((table, test)):
                 if part and fault.site == site.name:
                     rng = np.random.default_rng([seed, 0xFA_17, i, n, k])
-                    part[fault.column] = _changed(part, fault, cohort.outcome, rng)
+                    part |= _changed(part, fault, cohort.outcome, rng)
         sites.append(replace(site, table=table, test=test))
     return replace(cohort, sites=tuple(sites))
 
 
-def _changed(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Floats:
-    if fault.column not in table:
-        raise StudyError(f"cannot plant {fault}: there is no column {fault.column!r}")
+def _changed(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Columns:
+    if fault.kind == "swapped":
+        return {fault.column: table[fault.other], fault.other: table[fault.column]}
+    return {fault.column: _values(table, fault, outcome, rng)}
+
+
+def _values(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Floats:
     values = np.asarray(table[fault.column], np.float64)
     if fault.kind == "flip":
         return 1 - table[outcome]
     if fault.kind == "recoded":
         return 1 - values
+    if fault.kind == "ticked":
+        return np.where(values == 0, np.nan, values)
     if fault.kind == "unit":
         return values * fault.strength
     if fault.kind == "offset":
@@ -161,7 +172,11 @@ FAULTS = {
     ),
     "prognosis": (Fault("Freetown", "ct", "scale", 0.4), Fault("Port-Loko", "ct", "unit", 0.3)),
 }
-RECODED = tuple(Fault("Bong", sign, "recoded") for sign in SIGNS if sign != "male")
+OUTLIER = "Bong"
+WORDED_OTHERWISE = {
+    kind: tuple(Fault(OUTLIER, sign, kind) for sign in SIGNS if sign != "male")
+    for kind in ("recoded", "ticked")
+}
 MISSING = 0.06
 _BOUNDS = {
     "age": Number(low=0, high=95, unit="years", label="Age"),
@@ -231,7 +246,7 @@ def outbreak(
     printed, as the paper does.
     """
     one_of("outbreak", "task", task, *FAULTS)
-    one_of("outbreak", "faults", faults, "planted", "recoded", "none")
+    one_of("outbreak", "faults", faults, "planted", *WORDED_OTHERWISE, "none")
     one_of("outbreak", "missing", missing, "indicator", "fill")
     within("outbreak", "test_fraction", test_fraction, 0, 10)
     within("outbreak", "variation", variation, 0)
@@ -246,7 +261,7 @@ def outbreak(
         test = _table(task, f"{name}-test", (fresh, rate), own, rng) if fresh else None
         sites.append(CohortSite(name, "generated", table, test))
     planted = FAULTS[task] if faults != "none" else ()
-    planted += RECODED if faults == "recoded" else ()
+    planted += WORDED_OTHERWISE.get(faults, ())
     if flip:
         planted = (*planted, Fault(flip, OUTCOME, "flip"))
     words = f"Generated Ebola treatment centres in the manner of iFedAvg, {task}; seed {seed}."

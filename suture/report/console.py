@@ -20,7 +20,19 @@ from suture.report import words
 from suture.report.words import Found, complete, delta, epsilon
 from suture.schema.record import Record
 
-METRICS = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
+METRICS = (
+    "auc",
+    "auprc",
+    "recall",
+    "precision",
+    "f1",
+    "accuracy",
+    "ece",
+    "auc_ovo",
+    "c_index",
+    "ibs",
+    "f1_weighted",
+)
 SHORT = {
     "Recall (sensitivity)": "Recall",
     "Precision (PPV)": "Prec.",

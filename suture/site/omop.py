@@ -104,7 +104,7 @@ def _csv(path: Path, lenient: bool) -> Table:
     columns = ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in unique)
     options = f"delim = {quoted(mark)}, quote = {quote}, escape = {quote}, columns = {{{columns}}}"
     if lenient:
-        options += ", ignore_errors = true, strict_mode = false, null_padding = true"
+        options += ", ignore_errors = true, strict_mode = false"
     relation = f"read_csv({literal_path(path)}, auto_detect = false, header = true, {options})"
     return Table(relation, frozenset(unique))
 

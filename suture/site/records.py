@@ -110,20 +110,20 @@ class Query:
         columns = {name: self.asked.columns[name] for name in wanted if name != PATIENT}
         self._look_up_units(columns)
         parts = [f"person AS ({self.records.view('person')})", self._index()]
-        shown, joins = [f"i.person AS {quoted_name(PATIENT)}"], ""
+        shown, joins = {PATIENT: "i.person"}, ""
         by_domain: dict[Domain, dict[str, Column]] = {}
         for name, column in columns.items():
             if column.domain is None:
-                shown.append(f"i.{column.person} AS {quoted_name(name)}")
+                shown[name] = f"i.{column.person}"
             else:
                 by_domain.setdefault(column.domain, {})[name] = column
         for domain, some in by_domain.items():
             parts.append(f"of_{domain} AS ({self._taken(domain, some)})")
             joins += f" LEFT JOIN of_{domain} ON of_{domain}.row = i.row"
             for name, column in some.items():
-                found = f"of_{domain}.{quoted_name(name)}"
-                shown.append(f"{_whole(column, found)} AS {quoted_name(name)}")
-        return f"WITH {', '.join(parts)} SELECT {', '.join(shown)} FROM ix i{joins}"
+                shown[name] = _whole(column, f"of_{domain}.{quoted_name(name)}")
+        listed = ", ".join(f"{shown[name]} AS {quoted_name(name)}" for name in (PATIENT, *columns))
+        return f"WITH {', '.join(parts)} SELECT {listed} FROM ix i{joins}"
 
     # --- the cohort -----------------------------------------------------------------------------------------------
 

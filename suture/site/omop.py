@@ -123,7 +123,7 @@ class Omop:
     def view(self, name: View) -> str:
         """The relation of a view."""
         table, prefix = _TABLES[name]
-        found = self._table(table, f"the cohort file looks for each {name} in it")
+        found = self._table(table, f"the cohort file needs each {name} in it; if this site records none, give an empty table")
         if name == "person":
             return self._person(found)
         kind = "exposure_" if name == "drug" else ""
@@ -166,8 +166,7 @@ class Omop:
     def _table(self, name: str, why: str) -> Table:
         if name not in self.tables:
             raise DataError(
-                f"the OMOP table {name} is not here, and {why}; if this site records none, give it "
-                "an empty one"
+                f"the OMOP table {name} is not here, and {why}"
             )
         return self.tables[name]
 

@@ -108,8 +108,9 @@ class Query:
     def sql(self, wanted: Sequence[str]) -> str:
         """The query whose rows are the cohort's, with the patient and the wanted columns."""
         columns = {name: self.asked.columns[name] for name in wanted if name != PATIENT}
+        person = f"person AS ({self.records.view('person')})"
         self._look_up_units(columns)
-        parts = [f"person AS ({self.records.view('person')})", self._index()]
+        parts = [person, self._index()]
         shown, joins = {PATIENT: "i.person"}, ""
         by_domain: dict[Domain, dict[str, Column]] = {}
         for name, column in columns.items():

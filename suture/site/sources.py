@@ -462,7 +462,8 @@ def _ask_records(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> 
     bare = spec.model_copy(update={"units": {}})  # the query has converted them
     with _records(spec, place) as (records, strict, connection):
         query = Query(records, asked, spec.units)
-        told = query.sql(wanted)
+        with _placed(place):
+            told = query.sql(wanted)
         if connection is not None:
             opened = _described(bare, place, connection, f"({told})")
             if strict is not None:
@@ -489,8 +490,18 @@ def record_findings(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> li
     for the site alone."""
     asked = read_features(Path(spec.features or ""))
     columns = [name for name in wanted if name in asked.columns]
-    with _records(spec, f"site {site!r} ({spec.describe()})") as (records, _, _):
+    place = f"site {site!r} ({spec.describe()})"
+    with _records(spec, place) as (records, _, _), _placed(place):
         return Query(records, asked, spec.units).findings(columns)
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """What is wrong with records, said with where they are."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
 
 
 @contextmanager
@@ -521,7 +532,7 @@ def _records(
             try:
                 return connection.execute(query).fetchall()
             except duckdb.Error as error:
-                raise DataError(f"{place}: {_own_words(error, 0)}") from None
+                raise DataError(_own_words(error, 0)) from None
 
         connection.execute("SET TimeZone = 'UTC'")
         folder = Path(spec.omop or spec.fhir or "")

@@ -3,6 +3,7 @@ named."""
 
 import json
 import os
+import shutil
 from fractions import Fraction
 from pathlib import Path
 
@@ -544,12 +545,13 @@ def test_omop_and_fhir_hospitals_train_together_embedded_and_over_flower(hospita
     study = drafted(tmp_path, hospital, made(seed=8)).replace(
         method={"name": "fedavg", "rounds": 2, "local_epochs": 1}, federation={"deadline": 60}
     )
+    (tmp_path / "s" / "study.toml").write_text(study.to_toml())
+    signing = ["check", str(tmp_path / "s" / "study.toml"), "--sign", "A. Kowal", "--even-so", "a test"]  # fmt: skip
+    assert CliRunner().invoke(app, signing, catch_exceptions=False).exit_code == 0
+    shutil.copytree(tmp_path / "s", tmp_path / "t")  # the same question, of new ledgers
     here = conduct.run(study, base=tmp_path / "s", out=tmp_path / "one", threads=1)
-    for site in ("north", "south"):  # the same question again, of a new hospital
-        (tmp_path / "s" / ".suture" / site).rename(tmp_path / f"done-{site}")
-    there = conduct.run(
-        study, base=tmp_path / "s", out=tmp_path / "two", engine=Remote(LocalFlower())
-    )
+    engine = Remote(LocalFlower())
+    there = conduct.run(study, base=tmp_path / "t", out=tmp_path / "two", engine=engine)
     assert here.data["privacy"]["sites"].keys() == there.data["privacy"]["sites"].keys()
     assert here.model.keys() == there.model.keys()
     assert here.data["methods"]["fedavg"]["rounds_done"] == 2

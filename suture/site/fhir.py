@@ -194,13 +194,14 @@ class Fhir:
 
     # --- concepts -----------------------------------------------------------------------------------------------------
 
-    def match(self, concepts: Concepts, column: Literal["code", "value"]) -> str:
+    def match(self, sets: Sequence[Concepts], column: Literal["code", "value"] = "code") -> str:
         """Whether an event, or its coded value, has one of the codes."""
-        if concepts.every:
+        if any(one.every for one in sets):
             return "true"
         codes = [
             quoted(f"{system}|{code}")
-            for vocabulary, several in concepts.codes.items()
+            for one in sets
+            for vocabulary, several in one.codes.items()
             for system in SYSTEMS.get(vocabulary, (vocabulary,))
             for code in several
         ]

@@ -542,18 +542,20 @@ def _records(
                 raise DataError(f"{place}: no .ndjson or .json file is in the folder")
             yield Fhir(told, files), None, connection
         elif folder.is_dir():
-            lenient = Omop(told, tables_of_folder(folder, lenient=True))
+            with _placed(place):
+                lenient, tables = (
+                    tables_of_folder(folder, told, lenient=one) for one in (True, False)
+                )
+            records = Omop(told, lenient)
             # concepts, once looked up, are shared
-            strict = replace(lenient, tables=tables_of_folder(folder, lenient=False))
-            yield lenient, strict, connection
+            strict = None if tables == lenient else replace(records, tables=tables)
+            yield records, strict, connection
         else:
             tables = tables_listed(told(_LISTED.format(rule="true")), spec.schemas)
             yield Omop(told, tables), None, connection
 
 
-_LISTED = (
-    "SELECT table_schema, table_name, column_name FROM information_schema.columns WHERE {rule}"
-)
+_LISTED = "SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns WHERE {rule}"
 _VISIBLE = "table_schema NOT IN ('information_schema', 'pg_catalog')"
 
 

@@ -97,6 +97,7 @@ def test_the_first_and_the_last_event_of_each_person(hospital, tmp_path):
 def test_descendants_and_codes_that_are_not_standard(hospital, tmp_path):
     tables = omop_tables(hospital)
     folder = write_omop(tmp_path / "cdm", hospital)
+    (folder / "DEATH.csv").unlink()  # which nothing here looks at
     extra = pd.DataFrame(
         [(45, "ICD10CM", "E11", ""), (46, "SNOMED", "73211009", "S")],
         columns=tables["concept"].columns,
@@ -115,7 +116,7 @@ def test_descendants_and_codes_that_are_not_standard(hospital, tmp_path):
         'mapped = { condition = { ICD10CM = ["E11"] } }\n'
         'above = { condition = { SNOMED = ["73211009"], descendants = true } }\n'
         'alone = { condition = { SNOMED = ["73211009"] } }\n'
-        'ids = { condition = { omop = [201826] } }\n'
+        "ids = { condition = { omop = [201826] } }\n"
     )
     found = table(SourceSpec(omop=str(folder), features=str(path)))
     assert found.direct.sum() > 20
@@ -336,7 +337,9 @@ def spoiled(hospital):
 def test_planted_unit_and_concept_faults_are_named(form, hospital, features, tmp_path):
     spec = SourceSpec(**WRITERS[form](tmp_path / "at", spoiled(hospital)), features=features)
     values = int((hospital["event"].code == "2339-0").sum())
-    found = {(one.about, one.column, one.problem) for one in record_findings(spec, COLUMNS, site="a")}
+    found = {
+        (one.about, one.column, one.problem) for one in record_findings(spec, COLUMNS, site="a")
+    }
     for column in ("glucose", "glucose_mean", "glucose_min"):
         text = f"5 of {values:,} values are in 'bananas', not converted to 'mg/dL'; they count as missing"
         assert ("record-unit", column, text) in found
@@ -356,7 +359,9 @@ def test_a_site_says_what_a_missing_unit_means(hospital, features, tmp_path):
         **WRITERS["csv"](tmp_path / "at", spoiled(hospital)), features=features,
         units={"glucose_min": "mmol/L"},
     )  # fmt: skip
-    silent = [one.column for one in record_findings(spec, COLUMNS, site="a") if "silent" in one.about]
+    silent = [
+        one.column for one in record_findings(spec, COLUMNS, site="a") if "silent" in one.about
+    ]
     assert "glucose" in silent
     assert "glucose_min" not in silent
     assert table(spec, ["person_id", "glucose_min"]).glucose_min.max() <= 260
@@ -417,7 +422,9 @@ def test_a_death_without_a_day_is_an_unknown_outcome(tmp_path):
     for person, told in (("a", '"deceasedBoolean": true'), ("b", '"deceasedBoolean": false'),
                          ("c", '"deceasedDateTime": "2020-03-01"')):  # fmt: skip
         with (folder / "all.ndjson").open("a") as file:
-            file.write(f'{{"resourceType": "Patient", "id": "{person}", "birthDate": "1950", {told}}}\n')
+            file.write(
+                f'{{"resourceType": "Patient", "id": "{person}", "birthDate": "1950", {told}}}\n'
+            )
             file.write(f'{{"resourceType": "Encounter", "id": "e{person}", "status": "finished", "subject": {{"reference": "https://x.example/Patient/{person}/_history/2"}}, "period": {{"start": "2020-02"}}}}\n')  # fmt: skip
     (tmp_path / "f.toml").write_text(
         '[cohort]\nvisit = "any"\n[features]\nage = { person = "age" }\n'
@@ -502,7 +509,9 @@ def drafted(folder, hospital, other):
     assert said.exit_code == 0, said.output
     assert "left for a person: site.patients" in said.output
     text = (folder / "s" / "study.toml").read_text()
-    site = '[[site]]\nname = "features"\ndata = { omop = "../cdm", features = "../features.toml" }\n'
+    site = (
+        '[[site]]\nname = "features"\ndata = { omop = "../cdm", features = "../features.toml" }\n'
+    )
     assert site in text
     two = site.replace('"features"', '"north"') + "patients = 30\n"
     text = text.replace(site, two + "\n" + two.replace("north", "south").replace('omop = "../cdm"', 'fhir = "../fhir"'))  # fmt: skip

@@ -269,7 +269,9 @@ def resources(hospital):
         number = sum(map(len, found.values()))
         subject = {} if kind == "Patient" else {"subject": {"reference": f"Patient/p{person}"}}
         named = fields.pop("id", f"r{number}")
-        found.setdefault(person, []).append({"resourceType": kind, "id": named, **subject, **fields})
+        found.setdefault(person, []).append(
+            {"resourceType": kind, "id": named, **subject, **fields}
+        )
 
     def code(vocabulary, one):
         local = {"system": "urn:local", "code": "x"}

@@ -67,7 +67,8 @@ WITH stay AS (
     arg_min(v.visit_end_datetime, v.visit_start_datetime) AS stop FROM {visit} v
   JOIN {person} p USING (person_id)
   WHERE v.visit_concept_id IN (9201, 262)
-    AND date_sub('year', make_date(p.year_of_birth, p.month_of_birth, p.day_of_birth), v.visit_start_datetime::DATE) BETWEEN 18 AND 120
+    AND date_sub('year', make_date(p.year_of_birth, p.month_of_birth, p.day_of_birth),
+                 v.visit_start_datetime::DATE) BETWEEN 18 AND 120
   GROUP BY v.person_id),
 m AS (
   SELECT s.person_id,
@@ -78,8 +79,8 @@ m AS (
     count(*) FILTER (WHERE c = 3000005) AS haemoglobins
   FROM stay s JOIN (
     SELECT person_id, measurement_concept_id AS c, measurement_datetime AS seen,
-      CASE unit_concept_id WHEN 8753 THEN CASE measurement_concept_id WHEN 3000000 THEN value_as_number * 18.0156 ELSE value_as_number END
-      ELSE value_as_number END AS value FROM {measurement}
+      CASE WHEN unit_concept_id = 8753 AND measurement_concept_id = 3000000
+        THEN value_as_number * 18.0156 ELSE value_as_number END AS value FROM {measurement}
     WHERE measurement_concept_id BETWEEN 3000000 AND 3000005) e
     ON e.person_id = s.person_id AND e.seen::DATE BETWEEN s.start::DATE - 365 AND s.start::DATE
   GROUP BY s.person_id),
@@ -131,7 +132,9 @@ def measured(which: str, place: Path, features: Path, out: Path) -> None:
     if which == "suture":
         spec = sources.SourceSpec(omop=str(place), features=str(features))
         with sources.open_table(spec, None, site="benchmark") as opened:
-            names = {name: sql if name == "sex" else f"coalesce({sql}::DOUBLE, 'nan'::DOUBLE)" for name, sql in opened.names.items()}  # fmt: skip
+            names = dict(opened.names)
+            for name in names.keys() - {"sex"}:
+                names[name] = f"coalesce({names[name]}::DOUBLE, 'nan'::DOUBLE)"
             found = opened.select(names)
     else:
         whole = place.is_file()
@@ -176,7 +179,8 @@ def main() -> None:
         best: dict[str, dict[str, float]] = {}
         for _ in range(asked.times):
             for which in ("by hand", "suture"):
-                command = [sys.executable, __file__, "--measure", which, str(place), str(features), str(folder / f"{which}.npz")]  # fmt: skip
+                command = [sys.executable, __file__, "--measure", which, place, features]
+                command = [*map(str, command), str(folder / f"{which}.npz")]
                 said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 found = json.loads(said.splitlines()[-1])
                 print(which, found, flush=True)

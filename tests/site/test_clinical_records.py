@@ -10,12 +10,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.clinical import COLUMNS, FEATURES, by_hand, made, omop_tables, tidy, write_fhir, write_omop  # fmt: skip
+from support.clinical import (  # fmt: skip
+    COLUMNS,
+    FEATURES,
+    by_hand,
+    made,
+    omop_tables,
+    tidy,
+    write_fhir,
+    write_omop,
+)
 from typer.testing import CliRunner
 
 from suture.cli.main import app
-from suture.site.eicu import data_folder as real_data
 from suture.errors import DataError, StudyError
+from suture.site.eicu import data_folder as real_data
 from suture.site.features import Features
 from suture.site.preprocess import sql_number, sql_text
 from suture.site.sources import SourceSpec, open_table, record_findings
@@ -125,6 +134,20 @@ def test_descendants_and_codes_that_are_not_standard(hospital, tmp_path):
     assert found.alone.sum() == 0
 
 
+def test_the_cohort_file_of_the_page_gives_the_same_table_from_omop_and_fhir(hospital, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "clinical-records.md").read_text()
+    block = page.split("```toml\n# features.toml\n")[1].split("```")[0]
+    (tmp_path / "features.toml").write_text(block)
+    asked = Features.parse(block, "the page")
+    assert list(asked.outcome) == ["readmitted", "died"]
+    found = [
+        table(SourceSpec(**WRITERS[form](tmp_path / form, hospital), features=str(tmp_path / "features.toml")))
+        for form in ("csv", "ndjson")
+    ]  # fmt: skip
+    assert len(found[0]) > 50
+    same(*found)
+
+
 # --- data by other hands ----------------------------------------------------------------------------------------------
 
 LITE = """
@@ -200,7 +223,9 @@ def lite_by_hand(folder):
     index["bmi"] = index.row.map(value([3038553], -1e9).groupby("row").value_as_number.max())
     index["creatinine"] = index.row.map(value([3051825], -1e9).groupby("row").value_as_number.min())
     index["pains"] = index.row.map(value([43055141], -30).groupby("row").size()).fillna(0)
-    ill = near(read["condition_occurrence"], "condition_concept_id", "condition_start_date", [40481087, 257012], -1e9, 0)  # fmt: skip
+    sick = read["condition_occurrence"]
+    ids = [40481087, 257012]
+    ill = near(sick, "condition_concept_id", "condition_start_date", ids, -1e9, 0)
     index["sinusitis"] = index.row.isin(ill.row)
     drugs = near(read["drug_exposure"], "drug_concept_id", "drug_exposure_start_date", [1539464], -3650, 0)  # fmt: skip
     index["statins"] = index.row.map(drugs.groupby("row").size()).fillna(0)
@@ -287,6 +312,9 @@ def _synthea_patient(patient, of):
                 code = part["code"]["coding"][0]["code"]
                 value = part["valueQuantity"]["value"]
                 values.setdefault(code, []).append((one["effectiveDateTime"][:19], value))
+    ill = [c for c in of["Condition"] if holds(c["code"], {"40055000", "444814009"})]
+    drugs = {"314231", "849574", "313782"}
+    given = [m for m in of["MedicationRequest"] if holds(m["medicationCodeableConcept"], drugs)]
     rows, seen, born = [], set(), day(patient["birthDate"])
     died = day(patient["deceasedDateTime"]) if "deceasedDateTime" in patient else None
     for visit in of["Encounter"]:
@@ -312,8 +340,8 @@ def _synthea_patient(patient, of):
             "systolic_mean": float(sum(exact) / len(exact)) if exact else np.nan,
             "glucose": max(glucose) if glucose else np.nan,
             "weight_pounds": pounds[0] if pounds else np.nan,
-            "sinusitis": any(holds(c["code"], {"40055000", "444814009"}) and day(c["onsetDateTime"]) <= index for c in of["Condition"]),
-            "drugs": sum(holds(m["medicationCodeableConcept"], {"314231", "849574", "313782"}) and day(m["authoredOn"]) <= index for m in of["MedicationRequest"]),
+            "sinusitis": any(day(c["onsetDateTime"]) <= index for c in ill),
+            "drugs": sum(day(m["authoredOn"]) <= index for m in given),
             "procedures": any(0 <= days <= 365 for days in after),
             "died": died is not None,
         })  # fmt: skip
@@ -425,7 +453,9 @@ def test_a_death_without_a_day_is_an_unknown_outcome(tmp_path):
             file.write(
                 f'{{"resourceType": "Patient", "id": "{person}", "birthDate": "1950", {told}}}\n'
             )
-            file.write(f'{{"resourceType": "Encounter", "id": "e{person}", "status": "finished", "subject": {{"reference": "https://x.example/Patient/{person}/_history/2"}}, "period": {{"start": "2020-02"}}}}\n')  # fmt: skip
+            visit = {"resourceType": "Encounter", "id": f"e{person}", "status": "finished"}
+            visit["subject"] = {"reference": f"https://x.example/Patient/{person}/_history/2"}
+            file.write(json.dumps({**visit, "period": {"start": "2020-02"}}) + "\n")
     (tmp_path / "f.toml").write_text(
         '[cohort]\nvisit = "any"\n[features]\nage = { person = "age" }\n'
         '[outcome]\ndied = { death = true, window = ["0d", "30d"] }\n'
@@ -433,7 +463,8 @@ def test_a_death_without_a_day_is_an_unknown_outcome(tmp_path):
     spec = SourceSpec(fhir=str(folder), features=str(tmp_path / "f.toml"))
     with open_table(spec, None, site="a") as opened:
         found = opened.select({n: f"CAST({sql} AS VARCHAR)" for n, sql in opened.names.items()})
-    rows = {p: (a, d) for p, a, d in zip(*(np.ma.filled(found[n], None) for n in ("person_id", "age", "died")), strict=True)}  # fmt: skip
+    columns = [np.ma.filled(found[name], None) for name in ("person_id", "age", "died")]
+    rows = {person: (age, died) for person, age, died in zip(*columns, strict=True)}
     assert rows == {"a": ("69", None), "b": ("69", "0"), "c": ("69", "1")}
     words = [one.problem for one in record_findings(spec, ["died"], site="a")]
     assert words == ["1 Patient resources died, and it is not said when: their outcome is unknown"]
@@ -482,7 +513,7 @@ def test_sources_that_are_refused(tmp_path, features):
     with pytest.raises(DataError, match="there is nothing at"):
         table(SourceSpec(omop=str(tmp_path / "none"), features=features))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="OMOP table .* is not here"):
+    with pytest.raises(DataError, match="OMOP table person is not here"):
         table(SourceSpec(omop=str(tmp_path / "empty"), features=features))
     with pytest.raises(DataError, match=r"no \.ndjson or \.json"):
         table(SourceSpec(fhir=str(tmp_path / "empty"), features=features))
@@ -514,7 +545,8 @@ def drafted(folder, hospital, other):
     )
     assert site in text
     two = site.replace('"features"', '"north"') + "patients = 30\n"
-    text = text.replace(site, two + "\n" + two.replace("north", "south").replace('omop = "../cdm"', 'fhir = "../fhir"'))  # fmt: skip
+    other = two.replace("north", "south").replace('omop = "../cdm"', 'fhir = "../fhir"')
+    text = text.replace(site, f"{two}\n{other}")
     (folder / "s" / "study.toml").write_text(text)
     return Study.from_toml(folder / "s" / "study.toml")
 

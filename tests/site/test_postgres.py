@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-
 from support.clinical import FEATURES, by_hand, made, omop_tables, tidy
 
 from suture.errors import DataError

@@ -321,7 +321,9 @@ def write_fhir(folder, hospital, form="ndjson"):
         for person, some in every.items():
             entries = []
             for one in some:
-                named = {key: value for key, value in one.items() if key != "id" or one["resourceType"] == "Patient"}  # fmt: skip
+                named = dict(one)
+                if one["resourceType"] != "Patient":  # known by its fullUrl alone
+                    del named["id"]
                 if "subject" in named:
                     named["subject"] = {"reference": f"urn:uuid:p{person}"}
                 entries.append({"fullUrl": f"urn:uuid:{one['id']}", "resource": named})

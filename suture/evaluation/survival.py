@@ -1,7 +1,7 @@
 """Survival, exactly: Kaplan-Meier, the log-rank test, Cox's regression, and how good predicted risks
 are. For generated patients, for a site's own eyes, and as the measure of everything noisy.
 
-Agrees with R's `survival`, lifelines and scikit-survival (tests/evaluation/test_survival.py):
+Agrees with R's `survival`, lifelines and scikit-survival (tests/evaluation/test_exact_survival.py):
 
 - `concordance` is Harrell's C: of pairs of which it is known who had the event first, the share in
   which that row has the higher risk; equal risks count half. A row whose follow-up ends at the other's
@@ -150,6 +150,9 @@ def cox(
     beta = np.zeros(x.shape[1])
     best, slope, curve = _efron(x, time, event, beta)
     for _ in range(most):
+        scale = np.sqrt(np.diag(curve))
+        if not np.all(scale > 0) or np.linalg.cond(curve / np.outer(scale, scale)) > 1e14:
+            raise ValueError("Cox regression has no one answer: columns repeat others or separate")
         step = np.linalg.solve(curve, slope)
         for halved in range(30):
             tried = beta + step * 0.5**halved

@@ -149,11 +149,10 @@ def cox(
     x = x - x.mean(axis=0)
     beta = np.zeros(x.shape[1])
     best, slope, curve = _efron(x, time, event, beta)
+    if np.linalg.matrix_rank(curve, hermitian=True) < len(beta):
+        raise ValueError("Cox regression has no one answer: columns repeat others")
     for _ in range(most):
-        scale = np.sqrt(np.diag(curve))
-        if not np.all(scale > 0) or np.linalg.cond(curve / np.outer(scale, scale)) > 1e14:
-            raise ValueError("Cox regression has no one answer: columns repeat others")
-        step = np.linalg.solve(curve, slope)
+        step = np.linalg.lstsq(curve, slope, rcond=1e-14)[0]
         for halved in range(30):
             tried = beta + step * 0.5**halved
             with np.errstate(all="ignore"):  # a step too far; it is halved
@@ -165,7 +164,7 @@ def cox(
         beta, best, slope, curve = tried, value, new_slope, new_curve
         if done:
             break
-    return beta, np.asarray(np.linalg.inv(curve), np.float64), best
+    return beta, np.asarray(np.linalg.pinv(curve, hermitian=True), np.float64), best
 
 
 def _efron(

@@ -14,7 +14,7 @@ from suture.models.concepts import terms
 from suture.privacy.unit import Patients
 from suture.schema.table import Schema
 from suture.site.reading import encode_rows
-from suture.statistics.prognosis import BINS, INTERVALS, Prognosis, baseline, tables
+from suture.statistics.prognosis import INTERVALS, QUARTERS, Prognosis, baseline, tables
 from suture.statistics.publish import ask, figures_of
 
 SCHEMA = Schema.parse({"patient": "id", "features": FEATURES})
@@ -78,13 +78,13 @@ def test_without_noise_figures_are_close_to_the_exact_ones():
     found, (c_index, ibs) = measured(data, None, 0), exact(data)
     assert found["c_index"]["value"] == pytest.approx(c_index, abs=0.006)
     # The exact score integrates from the first interval's end on, this one from 0.
-    assert found["ibs"]["value"] == pytest.approx(ibs, abs=0.03)
+    assert found["ibs"]["value"] == pytest.approx(ibs, abs=0.02)
     calibrated = found["calibration"]
     gaps = np.array(calibrated["observed"]) - np.array(calibrated["predicted"])
     assert np.abs(gaps).mean() < 0.05
     made = tables(found)
     assert len(made) == 2
-    assert len(made[1].rows) == BINS
+    assert len(made[1].rows) == QUARTERS
 
 
 def test_few_events_are_withheld():
@@ -95,10 +95,10 @@ def test_few_events_are_withheld():
 
 @pytest.mark.slow
 def test_at_epsilon_1_and_2_000_patients_the_c_index_is_within_025():
-    """In 95 % of 200 evaluations, with the interval over the C-index of 400,000 patients; seeds are
+    """In 95 % of 120 evaluations, with the interval over the C-index of 400,000 patients; seeds are
     fixed, so that the test cannot raise a false alarm by chance."""
     errors, covered = [], 0
-    for seed in range(200):
+    for seed in range(120):
         data = truth(2000, seed)
         found, (c_index, _) = measured(data, NOISE[1.0], seed), exact(data)
         errors.append(found["c_index"]["value"] - c_index)
@@ -106,7 +106,7 @@ def test_at_epsilon_1_and_2_000_patients_the_c_index_is_within_025():
         covered += low <= POPULATION <= high
     assert np.quantile(np.abs(errors), 0.95) <= 0.025
     assert abs(np.mean(errors)) < 0.004
-    assert 0.92 <= covered / 200 <= 0.985
+    assert 0.92 <= covered / 120 <= 0.985
 
 
 def test_a_finished_model_is_evaluated_on_its_held_out_patients(tmp_path):

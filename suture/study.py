@@ -221,7 +221,17 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "link_people", "cohort")
+HEAD = (
+    "name",
+    "outcome",
+    "positive",
+    "classes",
+    "seed",
+    "simulation",
+    "link_people",
+    "overlap",
+    "cohort",
+)
 """What the [study] table may say."""
 
 
@@ -249,6 +259,8 @@ class Study(BaseModel):
     sizes, no network."""
     link_people: bool = False
     """A person who attends several hospitals takes part at one of them; on one machine only."""
+    overlap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The epsilon that `suture overlap` may cost sites that are elsewhere."""
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
@@ -568,14 +580,25 @@ consent=None, lifetime=None)
         >>> study.digest == study.replace(federation={"deadline": 5.0}).digest, study.digest == study.replace(seed=1).digest
         (True, False)
         """
+        return self._named()
+
+    @property
+    def table_digest(self) -> str:
+        """Names what a site's table is checked against: name, sites, columns, outcome and seed,
+        whatever is then trained on it and promised."""
+        return self._named("method", "model", "privacy", "evaluation", "protection")
+
+    def _named(self, *but: str) -> str:
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
         fields["method"] = registry.defaults() | fields["method"]
-        if not self.link_people:  # younger than the first studies, whose names stay as they are
-            del fields["link_people"]
+        for younger in ("link_people", "overlap"):  # the first studies' names stay as they are
+            if not fields[younger]:
+                del fields[younger]
         if self.table is not None:
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())
             fields["schema"] |= {"include": rule, "features": features}
+        fields = {key: value for key, value in fields.items() if key not in but}
         text = json_text({"suture study": 1, **_finite(fields)})
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -52,7 +52,7 @@ class Cost(Engines):
                 epsilon=self.epsilon,
                 rounds=rounds,
                 base=base,
-                engine=self.open(signed_as=study.digest),
+                engine=self.open(),
                 progress=progress,
                 command="suture " + " ".join(sys.argv[1:]),
                 **settings,

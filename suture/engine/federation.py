@@ -51,7 +51,7 @@ from suture.site.hospital import Hospital
 from suture.site.images import ImageFiles
 from suture.site.people import joint_secret, kept_elsewhere, patients_of
 from suture.site.reading import Passage, check_readable
-from suture.site.ready import demand, ready_of
+from suture.site.ready import charging, demand, ready_of
 from suture.study import Study
 
 LEDGERS_ON_DISK = 200
@@ -324,10 +324,17 @@ def _all_tested(whole: World, name: str) -> Hospital:
 
 def ask_ready(study: Study, world: World, *, needed: bool, signed_as: str = "") -> None:
     """Who at each site has signed that its table is ready for this study; refused where it is
-    needed and nobody has. Generated patients, simulations and built-in tables need none."""
+    needed and nobody has."""
     ask = demand if needed else ready_of
-    for place in world.places if study.sites and not world.simulated else ():
-        world.ready[place.name] = ask(place, signed_as or study.digest)
+    for place in world.places:
+        if place.needs_ready:
+            world.ready[place.name] = ask(place, signed_as or study.digest, checked_as(study))
+
+
+def checked_as(study: Study) -> str:
+    """The table for which a ready counts as this study's: a statistic needs no other."""
+    statistic = all(declared(name).model == "none" for name in study.methods)
+    return study.table_digest if statistic else ""
 
 
 def promise(
@@ -350,7 +357,8 @@ def promise(
         folder = None
     for place in world.places:
         world.secrets[place.name] = secret_of(place, world.seed)
-        world.ledgers[place.name] = open_ledger(place, folder)
+        word = (signed_as or study.digest, checked_as(study))
+        world.ledgers[place.name] = charging(place, folder, *word, needed=ready_needed)
         open_lifetime(place, world.ledgers[place.name], private=study.private)
     others = [f"{study.name}/{other}" for other in known()]
     planned: dict[tuple[str, str], list[SitePlan | None]] = {}

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from suture.site.profile import (
     width,
 )
 from suture.site.reading import Passage
+from suture.site.ready import charging
 from suture.study import Study
 
 OUTSIDE = 0.05
@@ -108,8 +110,9 @@ def _profile(study: Study, here: World, place: Place) -> Profile:
 
 
 def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
-    """Gate, promise, read, pay, release: in that order, site by site. A charter is asked about this
-    epsilon."""
+    """Ready, gate, promise, read, pay, release: in that order, site by site. A charter is asked
+    about this epsilon."""
+    federation.ask_ready(study, here, needed=True)
     account, classes = f"{study.name}/interop", here.target.count
 
     def share(noise: float) -> Share:
@@ -125,7 +128,7 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
     found = {}
     for place in here.places:
         secret = gate.secret_of(place, here.seed)
-        with gate.borrowed(place, None) as ledger:
+        with closing(charging(place, None, study.digest)) as ledger:
             passage = None
             if place.home is not None:
                 asked = federation.request(study, here.schema, place.name)

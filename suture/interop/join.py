@@ -37,6 +37,7 @@ from suture.protection.envelope import seal, unseal
 from suture.result import Result
 from suture.site import gate
 from suture.site.hospital import Hospital, Member
+from suture.site.ready import charging
 from suture.study import Study
 from suture.training.local import at_round
 
@@ -64,7 +65,8 @@ def join(
             f"{result.data['method']!r}"
         )
     path = Path(study).resolve()
-    asked = _only(Study.from_toml(path), site)
+    whole = Study.from_toml(path)
+    asked = _only(whole, site)
     here = federation.survey(asked, path.parent, asked.seed)
     _matches(result, asked, here)
     place = next((place for place in here.places if place.name == site), None)
@@ -77,7 +79,7 @@ def join(
     if not isinstance(method, IFedAvg):
         raise StudyError(f"expected the method {readable('layers')}, found {method.name!r}")
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
-    ledger = gate.open_ledger(place, None)
+    ledger = charging(place, None, whole.digest)
     try:
         gate.open_lifetime(place, ledger, private=asked.private)
         planned = _promise(asked, here, site, rounds, ledger)

@@ -54,6 +54,7 @@ from suture.methods.base import Arrays, Method, State
 from suture.methods.registry import declared
 from suture.network import wire
 from suture.network.masking import SiteSums, sums_of
+from suture.network.people import SitePeople
 from suture.network.settings import STATUS, SiteSettings
 from suture.network.wire import Header, Paid, Request, Words
 from suture.network.witnesses import Witnesses, public_identity
@@ -253,6 +254,11 @@ class Participant:
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
             "head": self._witnesses.own(self._ledger.head()),
         }
+
+    def people(self, given: Request, body: bytes) -> tuple[Header, bytes]:
+        """One exchange of a comparison with another site."""
+        compared = SitePeople(self.study, self.digest, self.world, self.settings, self.home)
+        return compared.answer(given, body, self._witnesses)
 
     def _counted(self, sites: dict[str, int]) -> dict[str, int]:
         """Sizes of generated sites, which are counted, in the study's order."""
@@ -673,6 +679,8 @@ class Handler:
             return participant.witness(given["heads"]), b""
         if op == "join":
             return participant.join(given["sites"], given["vouched"]), b""
+        if op == "people":
+            return participant.people(given, body)
         arrays = _arrays(body)
         if op == "step":
             return participant.step(given, body)
@@ -750,6 +758,8 @@ def _arrays(body: bytes) -> Arrays:
 
 def _named(given: wire.Request) -> str:
     parts = [given["op"]]
+    if "peer" in given:
+        parts += [f"with {given['peer'][:40]!r}", f"{given['stage'][:10]!r}"]
     if "method" in given:
         parts += [f"{given['method'][:40]!r}", f"seed {given['seed']}"]
     if "round" in given:

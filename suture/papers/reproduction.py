@@ -21,7 +21,7 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.engine import conduct
 from suture.engine.conduct import Progress, Step
 from suture.evaluation.significance import interval

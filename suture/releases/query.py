@@ -54,9 +54,10 @@ from suture.privacy.unit import NEIGHBOURS, Patients
 from suture.protection.envelope import seal, unseal
 from suture.schema.outcome import TWO, Classes, Positive
 from suture.schema.table import Category, Feature, Flag, Number, Schema
-from suture.site.gate import Place, admit, open_ledger, open_lifetime, place_of, secret_of
+from suture.site.gate import Place, admit, open_lifetime, place_of, secret_of
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.reading import Passage, Wanted, first_rows, read_columns
+from suture.site.ready import charging
 from suture.site.sources import Source
 from suture.study import Study
 
@@ -578,14 +579,14 @@ def release(
 def open_account(
     study: Study, place: Place, schema: Schema, *, delta: float | None, budget: float | None
 ) -> Iterator[Account]:
-    """Ledger, gate and budget of a site's releases, before any row is read."""
+    """Ready, ledger, gate and budget of a site's releases, before any row is read."""
     if study.simulation:
         raise StudyError(
             "simulation = true: nothing of a simulation is released; remove it from [study], and "
             "declare patients = ... in every [[site]]"
         )
     secret, name = secret_of(place, study.seed), f"{study.name}/releases"
-    with closing(open_ledger(place, None)) as ledger:
+    with closing(charging(place, None, study.digest)) as ledger:
         promise = _budget(study, ledger, name, delta, budget)
         passage = None
         if place.home is not None:

@@ -25,7 +25,7 @@ from suture.schema import clinical
 from suture.schema.table import Category, Image, Number
 from suture.site.preprocess import MISSING, UNKNOWN, Vocabulary, sql_text, vocabulary_of, whole
 from suture.site.reading import Passage, Read, Wanted, distinct, held_out, read_columns
-from suture.site.sources import SourceSpec, open_table
+from suture.site.sources import SourceSpec, open_table, record_findings
 
 LEVELS = ("stop", "look", "fine")
 OFTEN, SELDOM, FEW, LEAST = 0.10, 0.01, 3, 10
@@ -114,6 +114,9 @@ class _Table:
         read, schema = self.read, self.wanted.schema
         for problem in (*self.passage.problems, *read.unreadable):
             yield say("unreadable", problem=problem)
+        if self.source.features is not None:
+            for one in record_findings(self.source, self.wanted.columns, site=self.site):
+                yield say(one.about, one.column, problem=one.problem)
         if read.no_patient:
             yield say("nobody", schema.patient or "", n=read.no_patient)
         if not len(read.keys):

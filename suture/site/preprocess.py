@@ -31,7 +31,8 @@ from suture.schema.outcome import UNKNOWN as UNKNOWN
 from suture.schema.outcome import Outcome, Positive
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.site.images import in_memory
-from suture.site.sources import Column, Columns, Opened, SourceSpec, quoted
+from suture.site.sources import Column, Columns, Opened, SourceSpec
+from suture.site.sql import quoted
 
 YES, NO = ("1", "true", "yes", "y", "t"), ("0", "false", "no", "n", "f")
 _NUMERIC = re.compile(r"^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN)$")

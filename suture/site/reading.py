@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from suture.errors import DataError, StudyError
+from suture.schema.clinical import convert
 from suture.schema.outcome import Survival
-from suture.schema.table import Category, Condition, Schema
+from suture.schema.table import Category, Condition, Number, Schema
 from suture.site.images import of_any
 from suture.site.preprocess import (
     Counts,
@@ -52,8 +53,9 @@ from suture.site.sources import (
     SourceSpec,
     check_columns,
     open_table,
-    quoted,
+    record_columns,
 )
+from suture.site.sql import quoted
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -332,7 +334,17 @@ def check_readable(
         return
     for column in source.units:
         unit_change(source, column, schema.features.get(column))
-    if source.kind != "sql":
+    if source.features is not None:
+        asked = record_columns(source, columns, f"site {site!r} ({source.describe()})")
+        for name, feature in schema.features.items():
+            unit = feature.unit if isinstance(feature, Number) else ""
+            made = asked.columns[name].target
+            if unit and made and convert(made, unit) != (1.0, 0.0):
+                raise StudyError(
+                    f"schema.features.{name}: the unit is {unit!r}, and {source.features} makes it in "
+                    f"{made!r}; state the same unit in both"
+                )
+    elif source.kind != "sql":
         with open_table(source, columns, site=site):
             pass
 

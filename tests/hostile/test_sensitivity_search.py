@@ -69,7 +69,7 @@ def cases():
         ):
             found[f"{name}, follow-up"] = {**case, **followed}
     for into in ("none", "vector", "scalar"):
-        for out in ("none", "vector", "scalar"):
+        for out in ("none", "vector", "scalar", "bias", "weight"):
             layers = {
                 "name": "ifedavg",
                 "input_layer": into,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.followed import FEATURES, OUTCOME, SURVIVAL, frame, study
 
 import suture
+from suture.cli.options import Engines
 from suture.errors import StudyError
 from suture.evaluation.survival import concordance, cox
 from suture.methods.additive import Additive
@@ -20,7 +21,6 @@ from suture.methods.registry import METHODS, MethodSpec, build, declared
 from suture.models.concepts import terms
 from suture.models.dense import Dense
 from suture.models.hazards import Hazards
-from suture.network import engine_of
 from suture.privacy.unit import Patients
 from suture.schema.outcome import TICKS, Survival, cells
 from suture.schema.table import Schema
@@ -273,6 +273,6 @@ def test_over_flower_the_figures_are_those_of_one_process(tmp_path):
     asked = study(tmp_path, method={"name": "fedavg", "rounds": 6, "rate": 0.1})
     asked = asked.replace(simulation=False, evaluation={"every": 6})
     alone = suture.run(asked, base=tmp_path, unchecked=True)
-    engine = engine_of("flower", None)
+    engine = Engines("flower").open()
     apart = suture.run(asked, base=tmp_path, engine=engine)
     assert apart.model["params"].tobytes() == alone.model["params"].tobytes()

@@ -290,10 +290,10 @@ class Study(BaseModel):
         """A study that asks for the recommended method *is* the study of that method: what a site
         pins and a charter approves says which one, with which settings."""
         if self.method.name == registry.RECOMMENDED:
-            object.__setattr__(self, "method", registry.recommend(self.method, self._facts()))
+            object.__setattr__(self, "method", registry.recommend(self.method, self.facts()))
         return self
 
-    def _facts(self) -> Public:
+    def facts(self) -> Public:
         """What is public about the federation before anybody is asked."""
         from suture import cohorts
         from suture.methods.declared import Public

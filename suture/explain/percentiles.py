@@ -84,7 +84,7 @@ def release_percentiles(
         with open_account(run.study, place, world.schema, delta=delta, budget=budget) as site:
             promise = site.budget
             multiplier = noise_for(epsilon, promise.delta, 1.0, 1, promise.accountant)
-            about = (place.source, world.schema, run.study.outcome, columns)
+            about = (place.source, world.schema, run.study.column, columns)
             read = read_each(*about, site=place.name, passage=site.passage)
             tally = joint_histograms(read, bins)
             what = f"histograms of {len(columns)} columns ({', '.join(columns)}), bins={bins}"

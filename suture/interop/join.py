@@ -131,10 +131,9 @@ def _matches(result: Result, study: Study, here: World) -> None:
             f'method.name must be "{name}" to join this run, found {study.method.name!r}'
         )
     own = study.method.own(declared(name).settings).model_dump()
-    classes = list(here.classes) if isinstance(here.classes, tuple) else here.class_count
     pairs = {
-        "outcome": (result.data["study"]["outcome"], study.outcome),
-        "classes": (model["classes"], classes),
+        "outcome": (result.data["outcome"], study.asked),
+        "classes": (model["classes"], here.target.plain()["classes"]),
         "schema.features": (model["schema"]["features"], features),
         "encoded columns": (model["features"], list(here.features)),
         "model.hidden": (model["sizes"][1:-1], list(study.model.hidden)),

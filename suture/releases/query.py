@@ -52,7 +52,8 @@ from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.software import software
 from suture.privacy.unit import NEIGHBOURS, Patients
 from suture.protection.envelope import seal, unseal
-from suture.schema.table import Category, Classes, Feature, Flag, Number, Positive, Schema
+from suture.schema.outcome import TWO, Classes, Positive
+from suture.schema.table import Category, Feature, Flag, Number, Schema
 from suture.site.gate import Place, admit, open_lifetime, place_of, secret_of
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.reading import Passage, Wanted, first_rows, read_columns
@@ -86,7 +87,7 @@ def read_each(
     *,
     site: str,
     passage: Passage | None = None,
-    classes: Classes = 2,
+    classes: Classes = TWO,
 ) -> list[Column]:
     """Read declared columns (features or the outcome), validated as for training, in one pass.
 
@@ -535,9 +536,10 @@ def release(
     place, schema = _place(study, base or Path(), site)
     with open_account(study, place, schema, delta=delta, budget=budget) as account:
         passage, promise = account.passage, account.budget
-        classes = study.labels if isinstance(study.labels, Positive) else 2
+        texts = study.target.texts if study.target else TWO
+        classes = texts if isinstance(texts.written, Positive) else TWO
         (read,) = read_each(
-            place.source, schema, study.outcome, [column], site=site, passage=passage,
+            place.source, schema, study.column, [column], site=site, passage=passage,
             classes=classes,
         )  # fmt: skip
         tally = question.count(read)

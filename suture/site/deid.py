@@ -66,16 +66,8 @@ from suture.site.identifiers import (
     year_in,
     zip3_in,
 )
-from suture.site.sources import (
-    DEID_REPORT,
-    Opened,
-    SourceSpec,
-    literal_path,
-    open_table,
-    quoted,
-    quoted_name,
-    source_of,
-)
+from suture.site.sources import DEID_REPORT, Opened, SourceSpec, open_table, source_of
+from suture.site.sql import literal_path, quoted, quoted_name
 
 if TYPE_CHECKING:
     import duckdb

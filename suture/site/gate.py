@@ -62,8 +62,8 @@ from suture.site.sources import (
     Source,
     SourceSpec,
     open_table,
-    quoted,
 )
+from suture.site.sql import quoted
 from suture.study import Site, Study
 
 LEDGER = "ledger.sqlite"

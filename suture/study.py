@@ -34,7 +34,7 @@ from suture.methods.registry import MethodSpec
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
 from suture.schema.outcome import TWO, Classes, Outcome, Positive, Survival
-from suture.schema.table import Schema
+from suture.schema.table import EXAMPLES, Schema
 from suture.site.sources import ConsentSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -210,8 +210,12 @@ def explain(error: ValidationError) -> str:
     """Pydantic's findings as one line each: where, what was expected, what was found."""
     lines = []
     for problem in error.errors():
-        place = ".".join(str(part) for part in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
+        parts = [str(part) for part in problem["loc"]]
+        if "features" in parts[:-2] and parts[at := parts.index("features") + 2] in EXAMPLES:
+            del parts[at]  # the kind that pydantic tried, which is no level of the file
+        place = ".".join(parts)
+        missing = problem["type"] == "missing"
+        text = "is missing" if missing else problem["msg"].removeprefix("Value error, ")
         found = problem.get("input")
         shown = (
             f", found {found!r}" if isinstance(found, str | int | float | bool) and place else ""

@@ -105,12 +105,12 @@ class ImagesSpec(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual
-    one."""
+    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual one
+    or a linear model of wavelet scattering."""
 
     model_config = FROZEN
 
-    kind: Literal["dense", "residual"] = "dense"
+    kind: Literal["dense", "residual", "scattering"] = "dense"
     depth: int = Field(default=8, ge=1)
     """Layers of a residual network: 8, 10, 18, 20 or 34."""
     width: int = Field(default=8, ge=1)

@@ -34,8 +34,8 @@ from pydantic import Field as Setting
 from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State
 from suture.methods.declared import Citation, Declared, Fit, Public, Settings, Setup
-from suture.models.concepts import Concepts, Remember, plain, terms
-from suture.models.dense import dense_only
+from suture.models.concepts import Concepts, Remember, Terms, terms
+from suture.models.network import terms_of
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share, pack_words, unpack_words, wrapped
@@ -103,8 +103,9 @@ SIGNS = {"high": (1, 1, 1), "low": (-1, -1, -1), "both": (-1, 0, 1)}
 """By ``worse``: slopes of the risk below, in and above the normal range."""
 
 
-def directions(schema: Schema, known: Concepts) -> tuple[Direction, ...]:
+def directions(schema: Schema) -> tuple[Direction, ...]:
     """The directions that a schema declares."""
+    known = terms(schema)
     places: dict[str, dict[str, int]] = {}
     for i, concept in enumerate(known.items):
         places.setdefault(concept.feature, {})[concept.kind] = i
@@ -124,7 +125,7 @@ class Additive(Method):
     """Centre privately, then noisy gradients. ``parties``, ``patients`` and ``honest`` are public:
     the sites, their patients, and of how many sites the noise is counted on."""
 
-    terms: Concepts
+    terms: Terms
     rounds: int = 60
     parties: int = 1
     patients: int = 1 << 40
@@ -487,11 +488,10 @@ def build(setup: Setup) -> Additive:
             "method 'additive' reads values on the scale of their bounds; leave out model.scaling "
             '= "site"'
         )
-    width = dense_only(setup.network, "method 'additive'").inputs
     setup.every_site("additive")
-    known = plain(width) if public.schema is None else terms(public.schema)
+    known = terms_of(setup.network, public.schema, "method 'additive'")
     sizes = (setup.rounds, public.sites, public.patients, public.honest)
-    held = directions(public.schema, known) if own.monotone and public.schema else ()
+    held = directions(public.schema) if own.monotone and public.schema else ()
     return Additive(known, *sizes, own.local_noise, own.features, held)
 
 

@@ -12,8 +12,11 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 
 from suture.errors import RunError
-from suture.models.dense import Dense, Description, Floats, Settings, Trainer
+from suture.models.concepts import Terms, plain, terms
+from suture.models.dense import Dense, Description, Floats, Settings, Trainer, dense_only
 from suture.models.residual import Residual
+from suture.models.scattering import Scattering
+from suture.schema.table import Schema
 
 
 class Network(Protocol):
@@ -62,7 +65,7 @@ class Network(Protocol):
         """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual)}
+KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual, Scattering)}
 
 
 def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:
@@ -85,3 +88,11 @@ def rebuilt(model: Description) -> Network:
             f"{', '.join(KINDS)}"
         )
     return KINDS[kind].rebuilt(model)
+
+
+def terms_of(network: Network, schema: Schema | None, what: str) -> Terms:
+    """What an additive model is made of: features of pictures, or terms of a table's columns."""
+    if isinstance(network, Scattering):
+        return network
+    width = dense_only(network, what).inputs
+    return plain(width) if schema is None else terms(schema)

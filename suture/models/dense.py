@@ -96,6 +96,7 @@ class Dense:
 
     kind: ClassVar[str] = "dense"
     trainer: ClassVar[Trainer] = "dense"
+    featured: ClassVar[bool] = False
 
     sizes: tuple[int, ...]
     activation: Literal["relu", "tanh"] = "relu"
@@ -127,6 +128,9 @@ class Dense:
     @property
     def classes(self) -> int:
         return 2 if self.sizes[-1] == 1 else self.sizes[-1]
+
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        return y
 
     @property
     def inputs(self) -> int:

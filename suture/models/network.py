@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.errors import RunError
 from suture.models.concepts import Terms, plain, terms
 from suture.models.dense import Dense, Description, Floats, Settings, Trainer, dense_only
+from suture.models.hazards import Hazards
 from suture.models.residual import Residual
 from suture.models.scattering import Scattering
 from suture.schema.table import Schema
@@ -32,6 +34,9 @@ class Network(Protocol):
     trainer: ClassVar[Trainer]
     """Which trainer in `suture.training.mechanism` trains it."""
 
+    featured: ClassVar[bool]
+    """Whether it is linear in public features of a row, so that noisy sums can fit it."""
+
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
         """The network of a study, for so many inputs and logits; files are below ``base``."""
@@ -49,7 +54,10 @@ class Network(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many outcomes are told apart: one logit means two."""
+        """How many labels training tells apart: one logit means two."""
+
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The labels that training uses, 0 to ``classes`` - 1, from the codes of outcomes."""
 
     @property
     def inputs(self) -> int:
@@ -65,7 +73,8 @@ class Network(Protocol):
         """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual, Scattering)}
+_ALL: tuple[type[Network], ...] = (Dense, Hazards, Residual, Scattering)
+KINDS = {network.kind: network for network in _ALL}
 
 
 def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:

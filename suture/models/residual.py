@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.errors import MissingExtra, StudyError
 from suture.models.dense import Description, Floats, Settings, Trainer, probabilities
@@ -66,6 +67,7 @@ class Residual:
 
     kind: ClassVar[str] = "residual"
     trainer: ClassVar[Trainer] = "images"
+    featured: ClassVar[bool] = False
 
     size: int
     depth: int = 8
@@ -130,6 +132,9 @@ class Residual:
     @property
     def classes(self) -> int:
         return 2 if self.outputs == 1 else self.outputs
+
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        return y
 
     @cached_property
     def shapes(self) -> Shapes:

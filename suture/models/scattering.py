@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,10 +126,10 @@ class Scattering:
 
     kind: ClassVar[str] = "scattering"
     trainer: ClassVar[Trainer] = "features"
+    featured: ClassVar[bool] = True
 
     size: int
     outputs: int = 1
-    activation: Literal["relu", "tanh"] = "relu"
 
     def __post_init__(self) -> None:
         if not CELLS < self.size <= 512:
@@ -178,6 +178,9 @@ class Scattering:
     def classes(self) -> int:
         return self.head.classes
 
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        return y
+
     @property
     def inputs(self) -> int:
         return self.size * self.size
@@ -210,7 +213,12 @@ class Scattering:
         """One per channel and place; a place counts as one feature."""
         places = [f"row {1 + at // PLACES}, column {1 + at % PLACES}" for at in range(PLACES**2)]
         return tuple(
-            Concept(f"{places[i % PLACES**2]}, channel {1 + i // PLACES**2}", places[i % PLACES**2], "value", 0)
+            Concept(
+                f"{places[i % PLACES**2]}, channel {1 + i // PLACES**2}",
+                places[i % PLACES**2],
+                "value",
+                0,
+            )
             for i in range(len(self))
         )
 

@@ -78,9 +78,7 @@ def _train_head(
     """A linear model of public features: dense training on the features."""
     if not isinstance(network, Scattering):
         raise StudyError(f"this training needs public features, found {network.kind!r}")
-    features = Patients(
-        network.features(data.x), data.y, data.starts, data.group, data.declared
-    )
+    features = Patients(network.features(data.x), data.y, data.starts, data.group, data.declared)
     return _train_dense(network.head, params, features, local, key, anchor, push)
 
 

@@ -31,6 +31,7 @@ from pydantic import (
 from suture.errors import StudyError
 from suture.methods import registry
 from suture.methods.registry import MethodSpec
+from suture.models.network import KINDS
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
 from suture.schema.outcome import TWO, Classes, Outcome, Positive, Survival
@@ -316,6 +317,7 @@ class Study(BaseModel):
             epsilon=self.privacy.epsilon if self.privacy else None,
             masked=self.protection.sum == "masked",
             images=schema is not None and schema.image is not None,
+            featured=KINDS[self.model.kind].featured,
             scaling=self.model.scaling,
             delta=self.privacy.delta if self.privacy else Public.delta,
             honest=self.protection.honest_of(len(sites)),

@@ -140,7 +140,7 @@ def _check(study: Study) -> Study:
             raise PrivacyError(one.unproven)
         # A statistic asks for sums only, and may need to know a schema to be built.
         if not study.protection.plain and one.model != "none":
-            built = registry.build(name, study.method, Dense((2, 2, 1)), Local())
+            built = registry.build(name, study.method, Dense((2, 2, 1)), Local(), study.facts())
             gather.check(built, study.protection)
     if (
         study.evaluation.holdout == 0

@@ -15,6 +15,7 @@ from suture.network.coordinator import Remote
 from suture.network.wire import application_hash
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal, unseal
+from suture.protection.masked import Sender
 from suture.study import Study
 
 MASKED = {"evaluation": {"seeds": 1}, "protection": {"sum": "masked"}}
@@ -266,9 +267,15 @@ class Repeating(Watching):
         return {key: header[key] for key in header if key not in ("op", "version", "protocol")}
 
 
-def test_a_request_asked_again_has_the_same_answer_and_a_short_list_none(tmp_path):
+def test_a_request_asked_again_has_the_same_answer_and_a_short_list_none(tmp_path, monkeypatch):
+    said, refusal = [], Sender._refusal
+    monkeypatch.setattr(
+        Sender, "_refusal", lambda self, why: said.append(why) or refusal(self, why)
+    )
     carrier = Repeating()
     conduct.run(study("fedavg", **ONCE), base=tmp_path, engine=Remote(carrier))
     assert carrier.same == [True] * 4
     assert not any(answer.header["ok"] for answer in carrier.refused)
+    assert [why for why in said if "needed" in why] == ["'present' lists 3 sites; 4 are needed"] * 3
+    assert said.count("keys were agreed on already") == 1  # in round 1, whose request brought them
     assert charged(tmp_path, "community") == [1, 2, 3, 4]

@@ -202,6 +202,7 @@ def _with_outliers(boxes: Chart, main: Result) -> Chart:
         dots = alt.Chart(table(rows)).mark_circle(size=9, color="#444444", opacity=0.5)
         if rows:
             boxes.concat[i].layer.append(dots.encode(x="value:Q", y=y))
+    boxes.title["subtitle"] += ", dots: patients beyond them"
     return boxes
 
 

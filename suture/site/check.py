@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from importlib.resources import files
@@ -95,7 +95,11 @@ class _Table:
 
     @cached_property
     def read(self) -> Read:
-        return read_columns(self.source, self.wanted, self.site, self.passage)
+        found = read_columns(self.source, self.wanted, self.site, self.passage)
+        survival = self.wanted.survival
+        return (
+            found if survival is None else replace(found, outcome=survival.classes(found.outcome))
+        )
 
     def texts(self, name: str) -> list[str]:
         """A column, trimmed, without empty cells."""

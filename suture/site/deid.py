@@ -107,7 +107,11 @@ def _judged(
     opened: Opened, keep: Collection[str], drop: Collection[str], year: int
 ) -> list[Finding]:
     refuse_data_as_names(list(opened.names), opened.place)
-    judged = (judge(name, read_values(opened, name), year) for name in opened.names)
+    names = ["", *opened.names, ""]
+    judged = (
+        judge(name, read_values(opened, name), year, (left, right))
+        for left, name, right in zip(names, names[1:-1], names[2:], strict=False)
+    )
     return [_decided(found, keep, drop) for found in judged]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.clinical import FEATURES, by_hand, made, omop_tables, tidy
+from support.clinical import FEATURES, by_hand, made, omop_tables, tidy, write_omop
 
 from suture.errors import DataError
 from suture.schema.table import Schema
@@ -275,6 +275,12 @@ def test_omop_tables_give_the_table_made_by_hand_bit_for_bit(server: str, tmp_pa
         read(spec), tidy(by_hand(hospital)), check_exact=True, check_dtype=False
     )
     assert [one.about for one in record_findings(spec, ["glucose"], site="a")] == []
+    folder = str(write_omop(tmp_path / "cdm", hospital))
+    for which in ("first", "last"):
+        (tmp_path / "features.toml").write_text(FEATURES.replace('"every"', f'"{which}"'))
+        found = read(spec)
+        assert found.person_id.is_unique
+        pd.testing.assert_frame_equal(found, read(SourceSpec(omop=folder, features=spec.features)))
     other = spec.model_copy(update={"schemas": ("elsewhere",)})
     with pytest.raises(DataError, match="the OMOP table person is not here"):
         read(other)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from suture.errors import DataError
 from suture.site.features import Concepts
-from suture.site.records import Ask, View
+from suture.site.records import Ask, View, in_use
 from suture.site.sql import literal_path, quoted
 
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
@@ -332,4 +332,4 @@ def _tail(reference: str) -> str:
 def _when(text: str) -> str:
     """A dateTime as written, whatever its precision."""
     whole = f"CASE length({text}) WHEN 4 THEN {text} || '-01-01' WHEN 7 THEN {text} || '-01' ELSE left({text}, 19) END"
-    return f"TRY_CAST({whole} AS TIMESTAMP)"
+    return in_use(f"TRY_CAST({whole} AS TIMESTAMP)")

@@ -14,6 +14,7 @@ from support.clinical import (  # fmt: skip
     COLUMNS,
     FEATURES,
     by_hand,
+    hostile_tables,
     made,
     omop_tables,
     tidy,
@@ -460,6 +461,17 @@ def test_broken_lines_and_resources_of_another_shape_are_left_out(hospital, feat
         assert any(one.startswith(text) for one in words), (text, words)
 
 
+def test_no_record_makes_the_query_fail(hospital, features, tmp_path):
+    folder = write_omop(tmp_path / "cdm", hospital)
+    for name, frame in hostile_tables(hospital).items():
+        frame.to_csv(folder / f"{name.upper()}.csv", index=False)
+    for name in ("VISIT_OCCURRENCE", "MEASUREMENT"):
+        file = folder / f"{name}.csv"
+        text = file.read_text().replace("2261-01-01", "infinity", 1)
+        file.write_text(text.replace("2261-01-01", "294000-01-01"))
+    same(table(SourceSpec(omop=str(folder), features=features)), tidy(by_hand(hospital)))
+
+
 def test_a_death_without_a_day_is_an_unknown_outcome(tmp_path):
     folder = tmp_path / "fhir"
     folder.mkdir()
@@ -522,7 +534,7 @@ def test_sources_that_are_refused(tmp_path, features):
         SourceSpec(omop="cdm")
     with pytest.raises(ValueError, match="go with a cohort file"):
         SourceSpec(path="rows.csv", features="f.toml")
-    with pytest.raises(ValueError, match="give a path, a url, omop or fhir"):
+    with pytest.raises(ValueError, match="give a path or a url, omop or fhir"):
         SourceSpec(omop="cdm", fhir="fhir", features="f.toml")
     with pytest.raises(ValueError, match="postgresql"):
         SourceSpec(omop="mysql://x/y", features="f.toml")

@@ -446,6 +446,11 @@ class Study(BaseModel):
             )
         if self.privacy:
             self._nothing_fitted()
+        elif (self.method.model_extra or {}).get("candidates"):
+            raise ValueError(
+                "method.candidates need [privacy]: without noise the best one on the training "
+                "patients is the one that overfits them most"
+            )
         return self
 
     def _no_classes(self) -> None:

@@ -551,5 +551,6 @@ DECLARED = Declared(
     schedule=schedule,
     model="concepts",
     concepts=terms,
+    one_model=True,
     outcomes=(Classes, Survival),
 )

@@ -30,6 +30,8 @@ CAP, FIRST = 10.0, 4.0
 FIRST over it, because it is one gradient, however precise."""
 LEAST_SPREAD = 1e-4
 """No concept counts as less spread than this (a variance)."""
+LATER = 8.0
+"""The most that k is, where the average's weights are t^k."""
 PENALTY = 0.25
 """A penalised concept's steps are this much of the others': as if its values were half as far
 apart."""
@@ -144,14 +146,18 @@ def choose(state: State, score: Floats, known: Concepts, room: int) -> None:
 
 
 def take_gradient(state: State, sums: Sums, rounds: int) -> None:
-    """One step of the descent, and the average so far, in which later models count more."""
+    """One step of the descent, and the average of all models so far: in equal parts where noise sets
+    the steps; where it would allow longer ones, the later ones count more (weights t^k)."""
     (found, total), beta = sums[0], momentum(rounds)
     state["velocity"] = beta * state["velocity"] + total / found.patients
     move = (1 - beta) * _length(state, found, rounds) * state["pace"] * state["velocity"]
     state["theta"] = state["theta"] - move
     _hold(state)
     done = int(state["t"][0]) - 2
-    state["mean"] = state["mean"] + (state["theta"] - state["mean"]) * 2 / (done + 2)
+    room = whole_step(rate_of(state), found.patients, found.noise, rounds - 2, math.inf)
+    later = min(max(room / _length(state, found, rounds) - 1, 0.0), LATER)
+    part = (later + 1) / (done + later + 1)
+    state["mean"] = state["mean"] + (state["theta"] - state["mean"]) * part
     _publish(state, np.flatnonzero(state["chosen"]))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from suture.methods.base import State
 from suture.methods.gradients import BIAS, as_centre, momentum, whole_step
 from suture.methods.veil.directions import Directions, signs
-from suture.methods.veil.secure import FURTHEST, Layout
+from suture.methods.veil.secure import FURTHEST, OUTCOME, ROWS, Layout
 from suture.methods.veil.teams import Teams
 from suture.models.concepts import Concepts
 
@@ -71,11 +71,13 @@ def start_state(concepts: int) -> State:
 
 
 def take_moments(state: State, sums: Sums, teams: Teams, known: Concepts) -> None:
-    """Base rate, and centre and spread of every concept: each is an average of a team's rows, each
-    row over its norm."""
+    """Base rate, and centre and spread of every concept: averages of a team's rows, each row over
+    its norm."""
     people, positives = 0, 0.0
     for i, (found, total) in enumerate(sums):
         part = teams.part(i, len(known))
+        positives += float(total[-1]) / OUTCOME
+        total = total / ROWS
         # What noise cannot have left possible is clipped to what is.
         mass = float(np.clip(total[0], found.patients / math.sqrt(len(total)), found.patients))
         mean = np.clip(total[1 : len(part) + 1] / mass, -1, 1)
@@ -84,9 +86,8 @@ def take_moments(state: State, sums: Sums, teams: Teams, known: Concepts) -> Non
         square[graded] = total[len(part) + 1 : -1] / mass
         state["centre"][part] = np.rint(127 * mean).astype(np.int8)
         state["variance"][part] = np.maximum(square - mean**2, LEAST_SPREAD)
-        state["floor"][part] = 2 * found.noise / mass + 1e-3
+        state["floor"][part] = 2 * found.noise / (ROWS * mass) + 1e-3
         people += found.patients
-        positives += found.patients * float(total[-1]) / mass
     rate = float(np.clip(positives / people, 1e-3, 1 - 1e-3))
     state["bias"][0] = state["base"][0] = np.clip(math.log(rate / (1 - rate)), -FURTHEST, FURTHEST)
 

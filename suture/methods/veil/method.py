@@ -567,7 +567,7 @@ def build(setup: Setup) -> Veil:
     known = plain(width) if public.schema is None else dictionary(public.schema)
     if own.mode == "secure":
         setup.every_site("the secure mode of veil")
-    elif {"directions", "protected"} & own.model_fields_set:
+    elif (own.directions, own.protected) != ("medicine", "allowed"):
         raise StudyError(
             f'method.directions and method.protected are for mode "secure", found mode "{own.mode}"; '
             "leave them out"

@@ -37,6 +37,9 @@ BITS = {"moments": 12, "look": 13, "step": 16}
 FURTHEST = 16.0
 """The log odds of the base rate lie within this: the grid of a gradient follows from it, and must
 not be finer than words hold."""
+OUTCOME = 0.5
+ROWS = math.sqrt(1 - OUTCOME**2)
+"""Of a vector of norm 1 in "moments", the outcome's entry, and the length of the others together."""
 SCALES = (2.0**-10, 2.0**10)
 _CHOSEN: Remember[Patients, list[tuple[str, Rows, Floats]]] = Remember(1024)
 LEVEL_BITS, LEVEL_UNIT = 20, 64.0
@@ -162,9 +165,13 @@ def contributions(
     """
     if phase == "moments":
         here = values[:, part]
-        one, y = np.ones((data.rows, 1), np.float32), (data.y > 0).astype(np.float32)[:, None]
-        rows = np.hstack([one, here, here[:, dictionary.graded[part]] ** 2, y])
-        return rows, unit_weights(rows, data.starts)
+        one, y = np.ones((data.rows, 1), np.float32), (data.y > 0).astype(np.float32)
+        rows = np.hstack([one, here, here[:, dictionary.graded[part]] ** 2])
+        # The outcome's entry is not divided by the norm: graver patients have longer rows, and the
+        # rate would be too low.
+        each = statistics.patient_weights(one, 1.0, data.starts)
+        unit = rows * (ROWS * unit_weights(rows, data.starts) / each)[:, None]
+        return np.hstack([unit, OUTCOME * y[:, None]]), each
     if phase == "look":  # at the base rate: no concept has a weight yet
         rows = values[:, part] - as_centre(model.centre)
         base = statistics.risk(np.full(data.rows, model.bias))

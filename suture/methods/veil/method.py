@@ -548,7 +548,7 @@ def agreed(before: State, after: State) -> dict[str, object]:
 class Voting(Settings):
     """VEIL's own settings."""
 
-    mode: Mode = "votes"
+    mode: Mode | None = None
     picks: int = Setting(default=4, ge=1)
     quorum: float | None = Setting(default=None, ge=0)
     concepts: int = Setting(default=60, ge=1)
@@ -559,22 +559,29 @@ class Voting(Settings):
     protected: Protected = "allowed"
 
 
+def mode_for(public: Public) -> Mode:
+    """The mode where none is stated: sums where the study masks them and there are enough hospitals
+    for a sum to hide one (docs/veil.md, Which mode), or else votes, which need no trust."""
+    return "secure" if public.masked and public.sites >= 3 else "votes"
+
+
 def build(setup: Setup) -> Veil:
     """From a study."""
     own, public = Voting.model_validate(setup.settings), setup.public
     two_outcomes("veil", public)
     width = dense_only(setup.network, "method 'veil'").inputs
     known = plain(width) if public.schema is None else dictionary(public.schema)
-    if own.mode == "secure":
+    mode = own.mode or mode_for(public)
+    if mode == "secure":
         setup.every_site("the secure mode of veil")
     elif (own.directions, own.protected) != ("medicine", "allowed"):
         raise StudyError(
-            f'method.directions and method.protected are for mode "secure", found mode "{own.mode}"; '
+            f'method.directions and method.protected are for mode "secure", found mode "{mode}"; '
             "leave them out"
         )
     return Veil(
         known,
-        own.mode,
+        mode,
         setup.rounds,
         min(own.picks, len(known)),
         2.0 if own.quorum is None else own.quorum,
@@ -583,7 +590,7 @@ def build(setup: Setup) -> Veil:
         public.sites,
         public.patients,
         own.honest,
-        Teams.of(public.sizes, min(own.teams, len(known)) if own.mode == "secure" else 1),
+        Teams.of(public.sizes, min(own.teams, len(known)) if mode == "secure" else 1),
         own.directions,
         own.protected,
     )
@@ -607,8 +614,8 @@ def suits(public: Public) -> Fit:
     """A sparse model that a clinician can read; votes need many hospitals to agree."""
     if public.images or public.classes != 2:
         return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
-    if public.epsilon is not None and public.sites < 20:
-        return Fit(1.0, "with few hospitals the noise may leave it without a concept")
+    if public.epsilon is not None and public.sites < 20 and mode_for(public) == "votes":
+        return Fit(1.0, "with few hospitals votes may leave it without a concept; mask the sums")
     return Fit(2.5, "a sparse model over clinical concepts, explained to the clinician")
 
 

@@ -130,7 +130,6 @@ def take_look(
     state["theta"], state["velocity"] = theta, np.zeros_like(theta)
     _hold(state)
     state["mean"] = state["theta"].copy()
-    _publish(state, ids)
 
 
 def choose(state: State, score: Floats, known: Concepts, room: int) -> None:
@@ -159,7 +158,8 @@ def take_gradient(state: State, sums: Sums, rounds: int) -> None:
     later = min(max(room / _length(state, found, rounds) - 1, 0.0), LATER)
     part = (later + 1) / (done + later + 1)
     state["mean"] = state["mean"] + (state["theta"] - state["mean"]) * part
-    _publish(state, np.flatnonzero(state["chosen"]))
+    if 2 * done >= rounds - 2:  # less than half of the gradients are mostly noise, not a model
+        _publish(state, np.flatnonzero(state["chosen"]))
 
 
 def rate_of(state: State) -> float:

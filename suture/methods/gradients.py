@@ -32,14 +32,14 @@ def momentum(rounds: int) -> float:
     return 0.6 if rounds <= FEW else 0.8
 
 
-def whole_step(rate: float, people: int, level: float, gradients: int, cap: float) -> float:
+def whole_step(rarer: float, people: int, level: float, gradients: int, cap: float) -> float:
     """One gradient's step, momentum included: all of them add up to what the noise allows, and none
-    is larger than ``cap`` over the rarer outcome's share, or steps would swing.
+    is larger than ``cap`` over ``rarer``, the rarer outcome's share, or steps would swing.
 
     >>> whole_step(0.1, 1000, 0.0, 4, 10.0), whole_step(0.1, 1000, 50.0, 4, 10.0)
     (100.0, 7.5)
     """
-    step = cap / min(rate, 1 - rate)
+    step = cap / rarer
     return min(step, REACH * people / (level * math.sqrt(gradients))) if level > 0 else step
 
 

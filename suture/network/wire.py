@@ -14,6 +14,7 @@ look like this is refused before anything else happens.
 | `step`    | method, round, its message, ledger ends and peers' words | its release of this round, paid for |
 | `stage`   | as `step`, and the name of one exchange of several | the outcome of that exchange |
 | `score`   | as `step`, with the model | what may leave about its test patients |
+| `people`  | another site, and what that one sent | blinded points for it, or a noisy count |
 
 A site that refuses says one `Reason` out of a public list and nothing else.
 
@@ -33,6 +34,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -69,6 +71,7 @@ OPERATIONS: dict[str, dict[str, type]] = {
     "step": {**_TRAINING, "round": int, **_WITNESSED},
     "stage": {**_TRAINING, "round": int, "stage": str, **_WITNESSED},
     "score": {**_TRAINING, "round": int, "groups": bool, "texts": dict, **_WITNESSED},
+    "people": {"study": str, "seed": int, "stage": str, "peer": str, **_WITNESSED},
 }
 """The keys of each operation besides ``op``, ``format`` and ``suture``. ``fold`` is 0 where no
 hospitals are held out."""
@@ -92,6 +95,7 @@ class Request(Training, total=False):
     op: str
     round: int
     stage: str
+    peer: str
     groups: bool
     texts: dict[str, object]
     sites: dict[str, int]
@@ -133,6 +137,7 @@ class Header(TypedDict, total=False):
     nothing: bool
     figures: dict[str, float | None]
     groups: dict[str, list[str]]
+    people: int
 
 
 @dataclass(frozen=True)
@@ -305,26 +310,6 @@ def joined(arrays: Arrays, texts: Mapping[str, object]) -> State:
     return state
 
 
-_PROJECT = f"""[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "suture"
-version = "{VERSION}"
-description = "Names the version of Suture that a coordinator runs; sites run their own installed code."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "suture"
-
-[tool.flwr.app.components]
-serverapp = "suture_app:server"
-clientapp = "suture_app:client"
-
-[tool.flwr.app.config]
-"""
 _CODE = '''"""Not to be run: sites answer with their own installed Suture."""
 
 raise RuntimeError("this app is a name, not code; start the site with: suture site start")
@@ -335,7 +320,8 @@ raise RuntimeError("this app is a name, not code; start the site with: suture si
 def application() -> bytes:
     """The app that a run names, the same byte for byte everywhere. Its code, if anybody ran it,
     would refuse."""
-    files = {"pyproject.toml": _PROJECT.encode(), "suture_app.py": _CODE.encode()}
+    project = Path(__file__).with_name("app.toml").read_text("utf-8").replace("VERSION", VERSION)
+    files = {"pyproject.toml": project.encode(), "suture_app.py": _CODE.encode()}
     listing = "".join(
         f"{name},{hashlib.sha256(content).hexdigest()},{len(content) * 8}\n"
         for name, content in sorted(files.items())

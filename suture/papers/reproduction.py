@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.engine import conduct
 from suture.engine.conduct import Progress, Step
 from suture.evaluation.significance import interval
@@ -33,6 +34,7 @@ from suture.report.theme import save
 from suture.report.words import Cell
 from suture.report.words import Table as PageTable
 from suture.result import Result
+from suture.schema.outcome import Classes
 from suture.schema.record import MethodResult
 from suture.site.cohort import SiteData, load
 from suture.study import Study
@@ -43,6 +45,11 @@ Tables = dict[str, tuple[str, list[Row]]]
 """A table's name, its title, and its rows, which all have the same columns."""
 Chart = Any
 """An Altair figure: single, layered, faceted or concatenated."""
+
+
+def printed(paper: str) -> dict[str, Any]:
+    """What a paper prints, and our notes on it: the TOML file beside its module."""
+    return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text("utf-8"))
 
 
 class Table(TypedDict):
@@ -209,7 +216,9 @@ def rows_of(
 ) -> dict[str, SiteData]:
     """Every site's rows, encoded, in the split that the cohort has (else all train). Patients come
     in the order of their hashes under ``key``."""
-    about = partial(load, schema=cohort.schema, outcome=cohort.outcome, classes=cohort.classes)
+    about = partial(
+        load, schema=cohort.schema, outcome=cohort.outcome, target=Classes(written=cohort.classes)
+    )
     read = partial(about, holdout=0.0, split_key=key, scaling=scaling, profile=profile)
     return {
         site.name: read(site.table, site=site.name, test_source=site.test) for site in cohort.sites

@@ -1,26 +1,16 @@
-"""One question about one site's column, one noisy answer (``suture release``): rates, histograms
-and quantiles.
+"""One question about one site's column, one noisy answer (``suture release``, docs/releases.md):
+rates, histograms and quantiles.
 
 Every statistic is a vector of counts to which one patient adds one unit, however many rows the
-patient has: a rate counts patients with and without the event, a histogram puts each patient into
-one bin. Adding or removing a patient moves one count by one, so the L2 sensitivity is 1 (a
-histogram of rows, with at most ``cap`` rows per patient, has sensitivity ``cap``). Bins and bounds
-come from the public schema. Nothing exact leaves, not even the number of patients: the denominator
-of a rate is the sum of two noisy counts, at no further cost.
+patient has, so the L2 sensitivity is 1 (a histogram of rows, with at most ``cap`` rows per patient,
+has sensitivity ``cap``). Bins and bounds come from the public schema; the denominator of a rate is
+the sum of two noisy counts. Everything else is computed from noisy counts alone.
 
-Rates, shares, quantiles and their intervals are computed from noisy counts alone. This is
-post-processing and costs nothing. Intervals cover the noise: in 95 of 100 releases they hold the
-exact figure of this site's table. A rate has a second interval that also covers sampling error.
-
-The account of a study's releases is ``<study>/releases`` in the site's own ledger, beside the
-trainings. Its budget is fixed by the first release and never raised. Releases and trainings concern
-the same patients, so the answer also states what everything in the site's ledger costs together.
-
-As everywhere, the event is known first, the ledger is charged and durable, and only then does the
-door add noise. The charge depends on the study, the edition of the table and the question alone.
-The same question has the same answer, from the ledger's file, whatever has become of the rows.
-Noise is the discrete Gaussian, sampled exactly (``privacy/noise/mechanisms.py``), or the Gaussian of
-the analytic mechanism in floating point (docs/floating-point.md says what that does not promise).
+The account is ``<study>/releases`` in the site's own ledger; its budget is fixed by the first
+release. The event is known first, the ledger is charged and durable, and only then does the door add
+noise. The charge depends on the study, the edition of the table and the question alone; the same
+question has the same answer, from the ledger's file. Noise is the discrete Gaussian, sampled exactly
+(``privacy/noise/mechanisms.py``), or the Gaussian in floating point (docs/floating-point.md).
 """
 
 from __future__ import annotations
@@ -52,10 +42,12 @@ from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.software import software
 from suture.privacy.unit import NEIGHBOURS, Patients
 from suture.protection.envelope import seal, unseal
-from suture.schema.table import Category, Classes, Feature, Flag, Number, Positive, Schema
-from suture.site.gate import Place, admit, open_ledger, open_lifetime, place_of, secret_of
+from suture.schema.outcome import TWO, Classes, Positive
+from suture.schema.table import Category, Feature, Flag, Number, Schema
+from suture.site.gate import Place, admit, open_lifetime, place_of, secret_of
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.reading import Passage, Wanted, first_rows, read_columns
+from suture.site.ready import charging
 from suture.site.sources import Source
 from suture.study import Study
 
@@ -85,7 +77,7 @@ def read_each(
     *,
     site: str,
     passage: Passage | None = None,
-    classes: Classes = 2,
+    classes: Classes = TWO,
 ) -> list[Column]:
     """Read declared columns (features or the outcome), validated as for training, in one pass.
 
@@ -534,9 +526,10 @@ def release(
     place, schema = _place(study, base or Path(), site)
     with open_account(study, place, schema, delta=delta, budget=budget) as account:
         passage, promise = account.passage, account.budget
-        classes = study.labels if isinstance(study.labels, Positive) else 2
+        texts = study.target.texts if study.target else TWO
+        classes = texts if isinstance(texts.written, Positive) else TWO
         (read,) = read_each(
-            place.source, schema, study.outcome, [column], site=site, passage=passage,
+            place.source, schema, study.column, [column], site=site, passage=passage,
             classes=classes,
         )  # fmt: skip
         tally = question.count(read)
@@ -576,14 +569,14 @@ def release(
 def open_account(
     study: Study, place: Place, schema: Schema, *, delta: float | None, budget: float | None
 ) -> Iterator[Account]:
-    """Ledger, gate and budget of a site's releases, before any row is read."""
+    """Ready, ledger, gate and budget of a site's releases, before any row is read."""
     if study.simulation:
         raise StudyError(
             "simulation = true: nothing of a simulation is released; remove it from [study], and "
             "declare patients = ... in every [[site]]"
         )
     secret, name = secret_of(place, study.seed), f"{study.name}/releases"
-    with closing(open_ledger(place, None)) as ledger:
+    with closing(charging(place, None, study.digest)) as ledger:
         promise = _budget(study, ledger, name, delta, budget)
         passage = None
         if place.home is not None:

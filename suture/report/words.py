@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from suture.schema.record import Intervals, MethodResult, Metrics, Plain, Record
@@ -22,6 +24,7 @@ Tree = TypeVar("Tree")
 Found = Mapping[str, Any]
 """The plain answer of a command, as ``--json`` prints it."""
 
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text("utf-8"))
 METRICS = {
     "auc": "AUC",
     "auprc": "AUPRC",
@@ -35,13 +38,16 @@ METRICS = {
     "brier": "Brier score",
     "loss": "Log loss",
     "auc_ovo": "AUC, one against one",
+    "c_index": "C-index",
+    "ibs": "Integrated Brier score",
+    "calibration_gap": "Calibration gap at the horizon",
     "f1_weighted": "F1, weighted",
     "f1_macro": "F1, macro",
 }
 QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo",
-           "f1_weighted", "f1_macro")  # fmt: skip
-CARE = ("recall_at_90_specificity", "ece", "brier", "loss")
-GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece")
+           "f1_weighted", "f1_macro", "c_index", "ibs")  # fmt: skip
+CARE = ("recall_at_90_specificity", "ece", "brier", "loss", "calibration_gap")
+GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece", "c_index", "ibs")
 GAPS = {
     "parity_gap": "Share called positive",
     "odds_gap": "Equalised odds",
@@ -49,7 +55,7 @@ GAPS = {
     "worst_accuracy": "Accuracy of the worst group",
 }
 MOST_ROWS = 30
-LOWER_IS_BETTER = frozenset({"ece", "brier", "loss"})
+LOWER_IS_BETTER = frozenset({"ece", "brier", "loss", "ibs", "calibration_gap"})
 NONE = "–"
 NO_PRIVACY = (
     "No differential privacy. Nothing in this run limits what the model, or the updates that were "
@@ -349,7 +355,7 @@ def headline(result: Record) -> str:
 def leading_metric(method: MethodResult) -> tuple[str, float | None]:
     """The metric that leads summaries: AUC where it is known, else the first known one."""
     found = method["metrics"]["global"]
-    for name in ("auc", "auc_ovo", *METRICS):
+    for name in ("auc", "auc_ovo", "c_index", *METRICS):
         if (value := found.get(name)) is not None:
             return name, value
     return "auc", None
@@ -545,7 +551,7 @@ def hospital_metrics(result: Record) -> Table | None:
     if not sites:
         return None
     every = list(sites.values())
-    lead = "auc" if _known(every, ["auc"]) else "auc_ovo"
+    lead = next(iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc_ovo")
     known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
     order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
     names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted"))

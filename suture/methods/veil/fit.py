@@ -120,8 +120,7 @@ def take_look(
     state["pace"] = np.append(1.0, np.where(slow, PENALTY, 1.0))
     theta = np.append(float(state["base"][0]) / BIAS, np.zeros(len(ids)))
     # A gradient's weight is its precision: that of a step counts 1, and the step's length for it.
-    level, rate = step.noise / step.patients, rate_of(state)
-    longest = FIRST / min(rate, 1 - rate)
+    level, longest = step.noise / step.patients, FIRST / rarer(state)
     far = np.full(len(ids), longest)
     if level > 0:
         weight = (level * scale / (noise * reach)[ids]) ** 2
@@ -154,7 +153,7 @@ def take_gradient(state: State, sums: Sums, rounds: int) -> None:
     state["theta"] = state["theta"] - move
     _hold(state)
     done = int(state["t"][0]) - 2
-    room = whole_step(rate_of(state), found.patients, found.noise, rounds - 2, math.inf)
+    room = whole_step(rarer(state), found.patients, found.noise, rounds - 2, math.inf)
     later = min(max(room / _length(state, found, rounds) - 1, 0.0), LATER)
     part = (later + 1) / (done + later + 1)
     state["mean"] = state["mean"] + (state["theta"] - state["mean"]) * part
@@ -162,14 +161,14 @@ def take_gradient(state: State, sums: Sums, rounds: int) -> None:
         _publish(state, np.flatnonzero(state["chosen"]))
 
 
-def rate_of(state: State) -> float:
-    """The released base rate."""
-    return 1 / (1 + math.exp(-float(state["base"][0])))
+def rarer(state: State) -> float:
+    """The rarer outcome's share, as released."""
+    return 1 / (1 + math.exp(abs(float(state["base"][0]))))
 
 
 def _length(state: State, step: Layout, rounds: int) -> float:
     """A whole step from the noise's known level; all rounds but two are steps."""
-    return whole_step(rate_of(state), step.patients, step.noise, rounds - 2, CAP)
+    return whole_step(rarer(state), step.patients, step.noise, rounds - 2, CAP)
 
 
 def _hold(state: State) -> None:

@@ -103,14 +103,8 @@ def write_imaging_starter(folder: Path, images: int) -> list[Path]:
         ],
         schema=cohort.schema.model_copy(update={"features": image}),
         images={"size": SIZE, "folder": "images"},
-        model={"kind": "residual"},
-        method={
-            "name": STARTER["images"],
-            "rounds": 5,
-            "local_epochs": 1,
-            "batch": 16,
-            "rate": 0.1,
-        },
+        model={"kind": "scattering"},
+        method={"name": STARTER["images"]},
         privacy={"unit": "patient", "epsilon": 8.0},
     )
     columns = ("patient_id", "sex", "age_group", "ethnicity", cohort.outcome)

@@ -53,6 +53,7 @@ def test_no_team_is_one_large_hospital():
 
 def test_few_hospitals_or_patients_are_one_team():
     assert Teams.of({"a": 10**6, "b": 10**6}, 8).count == 1
+    assert [Teams.of(dict(list(SIZES.items())[-n:]), 8).count for n in (12, 15, 25)] == [1, 2, 4]
     assert Teams.of({f"h{i}": 8 for i in range(125)}, 8).count == 1
     assert Teams.of(SIZES, 1).count == 1
     assert Teams.of(SIZES, 1).asked("look") == Teams.of(SIZES, 1).asked("step") == ((0,),)

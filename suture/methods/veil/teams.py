@@ -42,12 +42,13 @@ class Teams:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], most: int) -> Teams:
-        """Concepts dealt out to at most ``most`` teams, fewer where they would become too small.
+        """Concepts dealt out to at most ``most`` teams, fewer where they would become too small, and
+        one below 15 hospitals: bytes matter less there than the noise in a part's sum.
 
         >>> Teams.of({f"h{i}": 500 for i in range(60)}, 8).count, Teams.of({"a": 5000, "b": 20}, 8).count
         (8, 1)
         """
-        room = min(most, len(sizes) // LEAST_SITES, sum(sizes.values()) // LEAST_PATIENTS)
+        room = min(most, len(sizes) // LEAST_SITES - 1, sum(sizes.values()) // LEAST_PATIENTS)
         return cls(tuple(sizes.items()), max(1, room))
 
     @cached_property

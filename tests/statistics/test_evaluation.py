@@ -54,7 +54,7 @@ def test_without_noise_figures_are_those_of_the_patients():
     assert found["specificity"]["value"] == pytest.approx((p[y == 0] < 0.2).mean(), abs=0.01)
     assert found["prevalence"]["value"] == pytest.approx(y.mean(), abs=1e-3)
     assert found["observed_over_expected"]["value"] == pytest.approx(y.sum() / p.sum(), abs=0.02)
-    assert found["calibration"]["gap"] < 0.02
+    assert found["ece"]["value"] < 0.02
 
 
 def test_by_hand():
@@ -66,11 +66,11 @@ def test_by_hand():
 
 
 def test_the_threshold_is_an_edge_and_edges_rise():
-    edges, ranks, means = chosen_bins(np.random.default_rng(0).normal(50, 30, 64), 0.3)
+    edges, strategies, means = chosen_bins(np.random.default_rng(0).normal(50, 30, 64), 0.3)
     assert np.all(np.diff(edges) >= 0)
     assert np.isclose(edges, np.log(0.3 / 0.7)).any()
-    assert ranks.shape == (2, 24)
-    assert np.abs(ranks).max() <= 1
+    assert strategies.shape == (2, 24, 24)
+    assert np.linalg.norm(strategies, axis=1).max() <= 1 + 1e-12
     assert np.all((means >= 0) & (means <= 1))
 
 

@@ -127,6 +127,8 @@ class Facts:
     """What the figures rest on, where it is not the accountant itself (`proof_of`)."""
     sums: Literal["trusted", "masked"] | None = None
     """How the secure sum that the promise needs was computed; None: the promise needs none."""
+    evaluation: float | None = None
+    """What the noisy evaluation would cost alone; 0: there is none; None: metrics are exact."""
 
     def __post_init__(self) -> None:
         if self.accountant not in ACCOUNTANTS or not self.epsilon:
@@ -161,13 +163,15 @@ def statement(facts: Facts) -> Statement:
     if f.generated or f.simulation:
         patients = "generated patients" if f.generated else "real patients, not for release"
         source = f"seeded: simulation on {patients}"
-    not_covered = [_EXACT_METRICS, *([_DESCRIPTION] if f.described else []), *_NOT_COVERED]
+    exact = [_EXACT_METRICS] if f.evaluation is None else []
+    not_covered = [*exact, *([_DESCRIPTION] if f.described else []), *_NOT_COVERED]
     words = [
         _unit_words(f),
         _epsilon_words(f),
         f.mechanism or _mechanism_words(f),
         _SUMS[f.sums] if f.sums else "",
         _SHOWN_LAYERS if f.shown_layers else "",
+        _evaluation_words(f),
         *_caution_words(epsilon, f.delta, {site: f.patients[site] for site in f.epsilon}),
         _runs_words(f),
         people_words(f.linked, f.overlap) if len(f.epsilon) > 1 else "",
@@ -273,6 +277,18 @@ def _mechanism_words(f: Facts) -> str:
         "patients); the gradients of a patient's rows are added up and clipped to norm "
         f"{f.clip:g}; Gaussian noise of standard deviation {noise} times that norm is added to the "
         "sum. Accounting is for exactly this: Poisson sampling and as many steps as were taken."
+    )
+
+
+def _evaluation_words(f: Facts) -> str:
+    if f.evaluation is None:
+        return ""
+    if not f.evaluation:
+        return "Nothing about the test patients left a hospital: no metric was computed."
+    return (
+        "The metrics come from noisy counts of test patients by risk and outcome, charged to the same "
+        f"account before they left and part of the epsilon above; alone they would cost epsilon "
+        f"{round_up(f.evaluation)}. No exact figure about a patient left a hospital."
     )
 
 

@@ -610,21 +610,21 @@ def build(setup: Setup) -> Evaluation:
     """From a study: of the method's model, only its kind matters."""
     own = Evaluated.model_validate(setup.settings)
     setup.every_site("evaluate")
-    schema, asked = setup.public.schema, {"threshold": own.threshold, "by": own.by}
-    if setup.trained is not None:
-        return Evaluation(setup.public, own.honest, trained=setup.trained,
-                          trainers=setup.trainers, **asked)  # fmt: skip
-    if not own.of or schema is None:
+    schema, trained = setup.public.schema, setup.trained
+    if schema is None or not (own.of or trained):
         raise StudyError("evaluate needs a finished model: suture evaluate RUN")
-    kind = declared(own.of)
-    readable = kind.model == "concepts"
+    kind = declared(own.of) if trained is None else None
+    readable = kind is not None and kind.model == "concepts"
     return Evaluation(
         setup.public,
         own.honest,
         network=None if readable else setup.network,
-        concepts=kind.concepts(schema) if readable else None,
+        concepts=kind.concepts(schema) if kind is not None and readable else None,
+        trained=trained,
+        trainers=setup.trainers,
+        threshold=own.threshold,
+        by=own.by,
         tests=own.tests,
-        **asked,
     )
 
 

@@ -161,16 +161,18 @@ def associate(
     asked.show(result, "Association", tables(found), drawn, as_json)
 
 
-@command(app, "suture evaluate runs/icu --epsilon 0.5 --study elsewhere.toml --out validation")
+@command(app, "suture evaluate runs/icu --epsilon 0.5 --sites elsewhere.toml --out validation")
 def evaluate(
     folder: Run,
     asked: Cost,
-    study: Annotated[
+    sites: Annotated[
         Path | None,
-        option("Other sites that did not train, all of whose patients are tested on."),
+        option("A study file of sites that did not train, all of whose patients are tested on."),
     ] = None,
     threshold: Annotated[float, option("Risks from here on are called positive.")] = 0.5,
-    by: Annotated[str, option("Also by the groups of this category or flag.")] = "",
+    by: Annotated[
+        str | None, option("Also by the groups of these categories or flags, separated by commas.")
+    ] = None,
     against: Annotated[
         Path | None, option("evaluate.json of an earlier evaluation: has the model drifted?")
     ] = None,
@@ -184,13 +186,14 @@ def evaluate(
     from suture.study import Study
 
     run = FinishedRun.open(folder)
-    settings = {"of": run.method, "threshold": threshold, "by": by, "begin": model_of(run.result)}
-    if study is None:
+    asks = {"of": run.method, "threshold": threshold, "by": tuple(listed(by))}
+    settings = {**asks, "begin": model_of(run.result)}
+    if sites is None:
         held = run.study.evaluation.holdout
         result = asked.ask(run.study, run.base, "evaluate", 2, holdout=held, **settings)
     else:
-        other = external(run.study, Study.from_toml(study), run.record)
-        base = study.resolve().parent
+        other = external(run.study, Study.from_toml(sites), run.record)
+        base = sites.resolve().parent
         result = asked.ask(other, base, "evaluate", 2, tests=False, **settings)
     found = figures_of(result)
     made = tables(found)

@@ -449,8 +449,7 @@ def load_site(study: Study, world: World, place: Place, *, strict: bool = True) 
     data = replace(data, train=replace(data.train, declared=declared))
     if _exact(study, world, place.name):
         return data
-    warnings = data.loaded.warnings if admission is None or admission.exact_metrics else ()
-    withheld = replace(data.loaded, warnings=warnings, test_patients=0)
+    withheld = replace(data.loaded, warnings=(), test_patients=0)
     return SiteData(data.train, None, {}, withheld, reserved=data.test)
 
 

@@ -239,11 +239,13 @@ def _evaluated(runs: Sequence[Outcome]) -> dict[str, Any]:
         return {**runs[-1].evaluation, "intervals": {}}
 
     def mean(ends: Sequence[Mapping[str, list[float] | None]]) -> dict[str, list[float]]:
-        found = {name: [e[name] for e in ends if e.get(name)] for name in ends[0]}
+        names = dict.fromkeys(name for one in ends for name in one)
+        found = {name: [given for one in ends if (given := one.get(name))] for name in names}
         return {name: np.mean(given, axis=0).tolist() for name, given in found.items() if given}
 
     spans = [found["intervals"] for found in known]
-    sites = {site: mean([one["sites"][site] for one in spans]) for site in spans[0]["sites"]}
+    named = dict.fromkeys(site for one in spans for site in one["sites"])
+    sites = {site: mean([one["sites"].get(site, {}) for one in spans]) for site in named}
     whole = mean([one["global"] for one in spans])
     return {**known[-1], "intervals": {"global": whole, "sites": sites}}
 

@@ -581,11 +581,11 @@ def hospital_metrics(result: Record) -> Table | None:
     names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted")) or ["auc"]
     rows = []
     for site in order[:MOST_ROWS]:
-        ends = metrics["intervals"]["sites"].get(site, {})
+        found = metrics["intervals"]["sites"].get(site, {})
         cells = [Cell(site), Cell(count(sites[site].get("rows")))]
         cells += [
             _measured(
-                sites[site].get(n), span(bounds(ends, n)) if n == lead or noisy(own) else "", own
+                sites[site].get(n), span(bounds(found, n)) if n == lead or noisy(own) else "", own
             )
             for n in names
         ]

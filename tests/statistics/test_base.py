@@ -31,7 +31,7 @@ from suture.study import Study
 SIZES = {"a": 300, "b": 200, "c": 100}
 EVERY = {
     "describe": (TableOne(public(SIZES), by=("sex",)), 1),
-    "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by="sex"), 2),
+    "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by=("sex",)), 2),
     "survive": (Survival(public(SIZES), time="age", by="sex"), 2),
     "logistic": (Regression(public(SIZES), sites="fixed"), STEPS + 2),
     "linear": (Regression(public(SIZES), family="linear", of="bp"), STEPS + 2),

@@ -145,7 +145,7 @@ def associate(
     of: Annotated[str, option("With linear and poisson: the number that is explained.")] = "",
     offset: Annotated[str, option("With poisson: the number that holds the exposure.")] = "",
     sites: Annotated[
-        str, option("none, or fixed: an intercept for every site but the first.")
+        str, option("none; fixed: an intercept for every site; random: intercepts that are draws.")
     ] = "none",
     as_json: Json = False,
 ) -> None:

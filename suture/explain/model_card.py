@@ -195,6 +195,7 @@ def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
         "hospitals": len(sizes),
         "patients": f"{sum(sizes):,}",
         "metrics": _metrics(record),
+        "noisy": bool(part(record, "metrics", "evaluation")),
         "groups": _groups(record),
         "folds": bool(run.study.evaluation.folds),
         "rows": [_row(line, card) for line in card.lines],

@@ -71,7 +71,9 @@ def test_the_run_pays_for_one_evaluation_within_its_epsilon(masked, tmp_path, mo
     bench.close()
 
 
-def test_no_exact_score_of_a_real_patient_leaves_whatever_the_site_s_file_says(tmp_path, monkeypatch):
+def test_no_exact_score_of_a_real_patient_leaves_whatever_the_site_s_file_says(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("SUTURE_WITNESS", str(tmp_path / "witness"))
     for exact in ("none", "figures", "scores"):
         study = the_study(name=exact)

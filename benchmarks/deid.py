@@ -38,6 +38,8 @@ LOCALES = {
         ("test", "en_US de_DE fr_FR es_ES it_IT nl_NL pt_BR pl_PL"),
         ("fresh", "en_US de_DE fr_FR es_ES it_IT nl_NL pt_BR pl_PL"),
         ("development", "en_GB de_AT fr_CA es_MX it_IT nl_BE pt_PT pl_PL"),
+        ("late-test", "en_US de_DE fr_FR es_ES it_IT nl_NL pt_BR pl_PL"),
+        ("late-development", "en_GB de_AT fr_CA es_MX it_IT nl_BE pt_PT pl_PL"),
     )
 }
 CATEGORY = {
@@ -143,9 +145,10 @@ def tables(half: str) -> list[tuple[str, str, dict[str, str]]]:
     found = []
     for source in tomllib.loads(path.read_text(encoding="utf-8"))["source"]:
         odd = hashlib.sha256(source["repo"].encode()).digest()[0] % 2
-        if source.get("half", "test" if odd else "development") == half:
+        side = "test" if odd else "development"
+        if {"late": f"late-{side}"}.get(source.get("half", ""), source.get("half", side)) == half:
             found.append((source["lang"], source["repo"], source["columns"]))
-    for lang in LOCALES[half] if half != "fresh" else ():
+    for lang in LOCALES[half] if half in ("test", "development") else ():
         found.append((lang, "blind", {f"c{i:02d}": maker for i, maker in enumerate(BLIND)}))
     return found
 

@@ -134,8 +134,9 @@ class Result:
 
     def predict(self, columns: Mapping[str, Any]) -> NDArray[np.float32]:
         """Risk of new rows, given as raw columns named as in the schema (a dict of arrays or a
-        DataFrame)."""
+        DataFrame); for survival, by the end of each interval."""
         from suture.methods.registry import declared
+        from suture.models.hazards import proportional
         from suture.models.network import rebuilt
         from suture.schema.table import Schema
         from suture.site.reading import encode_rows
@@ -147,6 +148,8 @@ class Result:
             logit = (
                 known.matrix(x).astype(np.float64) @ self.model["weights"] + self.model["bias"][0]
             )
+            if "hazard" in self.model:
+                return proportional(logit, self.model["hazard"])
             return np.asarray(1 / (1 + np.exp(-logit)), np.float32)
         if "params" not in self.model:
             raise RunError(

@@ -18,20 +18,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from suture.errors import StudyError
 from suture.methods import registry
 from suture.methods.registry import MethodSpec
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
-from suture.schema.table import Classes, Positive, Schema
+from suture.schema.outcome import TWO, Classes, Outcome, Positive, Survival
+from suture.schema.table import Schema
 from suture.site.sources import ConsentSpec, SourceSpec
 
 if TYPE_CHECKING:
     from suture.methods.declared import Public
 
 FROZEN = ConfigDict(frozen=True, extra="forbid")
+Predicted = Annotated[
+    Annotated[str, Tag("column")] | Annotated[Survival, Tag("survival")],
+    Discriminator(lambda given: "column" if isinstance(given, str) else "survival"),
+]
+"""A column of classes, or follow-up until an event."""
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^/\\\x00-\x1f]+$")]
 
 
@@ -206,7 +220,17 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-HEAD = ("name", "outcome", "positive", "classes", "seed", "simulation", "link_people", "cohort")
+HEAD = (
+    "name",
+    "outcome",
+    "positive",
+    "classes",
+    "seed",
+    "simulation",
+    "link_people",
+    "overlap",
+    "cohort",
+)
 """What the [study] table may say."""
 
 
@@ -221,7 +245,7 @@ class Study(BaseModel):
     model_config = FROZEN
 
     name: Name
-    outcome: str
+    outcome: Predicted
     positive: str | None = Field(default=None, min_length=1)
     """The text of the outcome that counts as 1; every other text that is not missing counts as
     0."""
@@ -234,6 +258,8 @@ class Study(BaseModel):
     sizes, no network."""
     link_people: bool = False
     """A person who attends several hospitals takes part at one of them; on one machine only."""
+    overlap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The epsilon that `suture overlap` may cost sites that are elsewhere."""
     cohort: CohortSpec | None = None
     sites: tuple[Site, ...] = ()
     table: Schema | None = Field(default=None, alias="schema")
@@ -271,12 +297,13 @@ class Study(BaseModel):
         from suture import cohorts
         from suture.methods.declared import Public
 
-        schema, sites, classes = self.table, {site.name: site.patients for site in self.sites}, 2
+        schema, sites = self.table, {site.name: site.patients for site in self.sites}
+        target = self.target or TWO
         if self.cohort is not None:
             built = cohorts.load(self.cohort.name, self.seed, **self.cohort.options())
             kept = 1 - self.evaluation.holdout
             schema, sites = built.schema, {name: int(kept * n) for name, n in built.sizes.items()}
-            classes = built.classes if isinstance(built.classes, int) else len(built.classes)
+            target = self.target or Classes(written=built.classes)
         sizes = {name: size for name, size in sites.items() if size is not None}
         known = len(sizes) == len(sites)
         return Public(
@@ -284,7 +311,7 @@ class Study(BaseModel):
             len(sites),
             sum(sizes.values()) if known else Public.patients,
             sizes if known else {},
-            classes=len(self.classes) or classes,
+            outcome=target,
             epsilon=self.privacy.epsilon if self.privacy else None,
             masked=self.protection.sum == "masked",
             images=schema is not None and schema.image is not None,
@@ -351,8 +378,9 @@ class Study(BaseModel):
                 )
             if not self.table.features:
                 raise ValueError("[schema.features] declares no feature")
-            if self.outcome in self.table.features:
-                raise ValueError(f"the outcome {self.outcome!r} is also listed as a feature")
+            for column in (self.column, *([self.survival.time] if self.survival else [])):
+                if column in self.table.features:
+                    raise ValueError(f"the outcome {column!r} is also listed as a feature")
             if self.privacy and not self.table.patient:
                 raise ValueError(
                     'privacy.unit = "patient" needs schema.patient = "<column that identifies the '
@@ -397,6 +425,8 @@ class Study(BaseModel):
                 "study.link_people compares people across tables on one machine: it needs data = "
                 "... for every [[site]] and schema.patient, and there is no network for it"
             )
+        if self.survival is not None:
+            self._no_classes()
         if self.positive is not None and (self.classes or self.cohort):
             raise ValueError(
                 f"study.positive = {self.positive!r} tells one text of a table from all others; it "
@@ -416,6 +446,19 @@ class Study(BaseModel):
                     f"found {part:g}; leave it out for a quarter"
                 )
         return self
+
+    def _no_classes(self) -> None:
+        """An outcome with follow-up has no classes; its metric is the C-index."""
+        given = ("positive", self.positive), ("classes", self.classes)
+        for name, value in (*given, ("method.class_weights", self.method.class_weights)):
+            if value:
+                raise ValueError(
+                    f"{name} goes with an outcome of classes; an outcome with follow-up has none "
+                    '(with causes: outcome = { time = ..., event = "end", cause = "stroke", ... })'
+                )
+        if "metric" not in self.evaluation.model_fields_set:
+            tested = self.evaluation.model_copy(update={"metric": "c_index"})
+            object.__setattr__(self, "evaluation", tested)
 
     def _nothing_fitted(self) -> None:
         """Whatever is computed from rows without noise would leave the site inside the model,
@@ -453,9 +496,27 @@ class Study(BaseModel):
         return next((known.patients for known in self.sites if known.name == site), None)
 
     @property
-    def labels(self) -> Classes | None:
-        """How the outcome is written; None: 0/1 or yes/no, or as a built-in cohort says."""
-        return self.classes or (None if self.positive is None else Positive(text=self.positive))
+    def target(self) -> Outcome | None:
+        """What is predicted; None: 0/1 or yes/no, or as a built-in cohort says."""
+        if isinstance(self.outcome, Survival):
+            return self.outcome
+        written = self.classes or (self.positive and Positive(text=self.positive))
+        return Classes(written=written) if written else None
+
+    @property
+    def survival(self) -> Survival | None:
+        """The outcome, where it is the time until an event."""
+        return self.outcome if isinstance(self.outcome, Survival) else None
+
+    @property
+    def column(self) -> str:
+        """The outcome's own column: classes, or whether there was an event."""
+        return self.outcome.event if isinstance(self.outcome, Survival) else self.outcome
+
+    @property
+    def asked(self) -> str:
+        """The outcome for people and charters."""
+        return self.outcome.name if isinstance(self.outcome, Survival) else self.outcome
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -534,14 +595,25 @@ consent=None, lifetime=None)
         >>> study.digest == study.replace(federation={"deadline": 5.0}).digest, study.digest == study.replace(seed=1).digest
         (True, False)
         """
+        return self._named()
+
+    @property
+    def table_digest(self) -> str:
+        """Names what a site's table is checked against: name, sites, columns, outcome and seed,
+        whatever is then trained on it and promised."""
+        return self._named("method", "model", "privacy", "evaluation", "protection")
+
+    def _named(self, *but: str) -> str:
         fields = self.public().model_dump(mode="python", by_alias=True, exclude={"federation"})
         fields["method"] = registry.defaults() | fields["method"]
-        if not self.link_people:  # younger than the first studies, whose names stay as they are
-            del fields["link_people"]
+        for younger in ("link_people", "overlap"):  # the first studies' names stay as they are
+            if not fields[younger]:
+                del fields[younger]
         if self.table is not None:
             rule = sorted((condition.plain() for condition in self.table.include), key=json_text)
             features = list(fields["schema"]["features"].items())
             fields["schema"] |= {"include": rule, "features": features}
+        fields = {key: value for key, value in fields.items() if key not in but}
         text = json_text({"suture study": 1, **_finite(fields)})
         return hashlib.sha256(text.encode()).hexdigest()
 

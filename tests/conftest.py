@@ -34,10 +34,10 @@ def everybody_is_ready():
     found = ready.ready_of
     signing = {"on": True}
 
-    def signed(place, study):
+    def signed(place, study, table=""):
         if signing["on"] and not ready.ready_file(place.home, study).exists():
             person.sign(place, study)
-        return found(place, study)
+        return found(place, study, table)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ready, "ready_of", signed)

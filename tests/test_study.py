@@ -326,7 +326,7 @@ x = { kind = "number", low = 0, high = 1, worse = "high" }
     (tmp_path / "a.csv").write_text("id,readmitted,x\n1,<30,0\n2,>30,0\n3,NO,1\n4,,1\n5, <30 ,1\n")
     loaded = load(
         str(tmp_path / "a.csv"), study.table, "readmitted", site="a", holdout=0.0, split_key="k",
-        classes=study.labels,
+        target=study.target,
     )  # fmt: skip
     assert sorted(loaded.train.y.tolist()) == [0, 0, 1, 1]  # the row without an outcome is left out
     with pytest.raises(StudyError, match=r"without study\.classes"):

@@ -205,6 +205,7 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
     chosen = site or min(names, key=lambda name: here.sizes[name])
     wanted = [place for place in here.places if method.pooled or place.name == chosen]
     chosen = planning.POOLED if method.pooled else chosen
+    federation.ask_ready(study, replace(here, places=tuple(wanted)), needed=True)
     parts = [federation.load_site(study, here, place).train for place in wanted]
     state = method.init(names, np.random.default_rng([study.seed, 1]))
     ledger = Ledger.open(None, chosen)

@@ -55,8 +55,10 @@ def check(
     if not as_json:
         print_check(whole)
     for place, one in zip(places, found, strict=True) if sign else ():
-        facts = {"looks": one["look"], "stops": one["stop"], "even_so": even_so}
-        path = sign_ready(place, asked.digest, str(sign), datetime.now(UTC), **facts)
+        path = sign_ready(
+            place, asked.digest, str(sign), datetime.now(UTC), looks=one["look"],
+            stops=one["stop"], even_so=even_so, table=asked.table_digest,
+        )  # fmt: skip
         signed[place.name] = str(path)
     lines = [f"{name}: signed as ready by {sign} ({path})" for name, path in signed.items()]
     stops = any(one["stop"] for one in found)

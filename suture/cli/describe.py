@@ -52,7 +52,7 @@ class Cost(Engines):
                 epsilon=self.epsilon,
                 rounds=rounds,
                 base=base,
-                engine=self.open(signed_as=study.digest),
+                engine=self.open(),
                 progress=progress,
                 command="suture " + " ".join(sys.argv[1:]),
                 **settings,
@@ -115,7 +115,9 @@ def describe(
 @command(app, "suture survive study.toml --time days --by treated --epsilon 1 --horizon 365")
 def survive(
     asked: Asked,
-    time: Annotated[str, option("The number that holds the follow-up; the outcome is the event.")],
+    time: Annotated[
+        str, option("The number that holds the follow-up, unless the study's outcome names it.")
+    ] = "",
     by: Annotated[str, option("A category or flag whose groups are compared.")] = "",
     intervals: Annotated[int, option("Equal intervals up to the horizon.")] = 10,
     horizon: Annotated[
@@ -131,7 +133,7 @@ def survive(
     settings = {"time": time, "by": by, "intervals": intervals, "horizon": horizon}
     result = asked.of_study("survive", 2 if by else 1, **settings)
     found = figures_of(result)
-    unit = result.data["model"]["schema"]["features"][time]["unit"]
+    unit = result.data["model"]["schema"]["features"][time]["unit"] if time else ""
     asked.show(result, "Survival", tables(found, unit), {"survival": curve(found, unit)}, as_json)
 
 
@@ -179,24 +181,34 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """A finished model on held-out patients, or at other sites: AUC, calibration, sensitivity, net
-    benefit and more, from noisy counts that are charged once."""
+    benefit and more (for survival the C-index, calibration at the horizon and the integrated Brier
+    score), from noisy counts that are charged once."""
+    from suture.errors import StudyError
     from suture.explain.run import FinishedRun
+    from suture.statistics import prognosis
     from suture.statistics.evaluation import against_earlier, external, model_of, tables
     from suture.statistics.publish import figures_of
     from suture.study import Study
 
     run = FinishedRun.open(folder)
-    asks = {"of": run.method, "threshold": threshold, "by": tuple(listed(by))}
-    settings = {**asks, "begin": model_of(run.result)}
+    settings: dict[str, Any] = {"of": run.method, "begin": model_of(run.result)}
+    name, made_by = "evaluate", tables
+    if run.study.survival is None:
+        settings |= {"threshold": threshold, "by": tuple(listed(by))}
+    else:
+        if by or against is not None:
+            raise StudyError("--by and --against are for models of classes; leave them out")
+        settings["begin"] |= prognosis.baseline(run.result)
+        name, made_by = "prognosis", prognosis.tables
     if sites is None:
         held = run.study.evaluation.holdout
-        result = asked.ask(run.study, run.base, "evaluate", 2, holdout=held, **settings)
+        result = asked.ask(run.study, run.base, name, 2, holdout=held, **settings)
     else:
         other = external(run.study, Study.from_toml(sites), run.record)
         base = sites.resolve().parent
-        result = asked.ask(other, base, "evaluate", 2, tests=False, **settings)
+        result = asked.ask(other, base, name, 2, tests=False, **settings)
     found = figures_of(result)
-    made = tables(found)
+    made = made_by(found)
     if against is not None:
         made.append(against_earlier(against, found))
     asked.show(result, "Evaluation", made, {}, as_json)

@@ -18,7 +18,18 @@ class Table:
 
     source: Annotated[
         str | None,
-        option("Draft a study from this table, at its site: a file, or a server's URL.", "--from"),
+        option(
+            "Draft a study from this table, at its site: a file, or a server's URL; or from a "
+            "cohort file, features.toml.",
+            "--from",
+        ),
+    ] = None
+    records: Annotated[
+        str | None,
+        option(
+            "With --from features.toml: the OMOP folder, .duckdb file or postgresql:// server, or "
+            "the FHIR folder."
+        ),
     ] = None
     outcome: Annotated[str | None, option("With --from: the column to predict.")] = None
     positive: Annotated[
@@ -81,14 +92,19 @@ def init(
 
 def _draft(folder: Path, table: Table, as_json: bool) -> None:
     from suture.methods.registry import STARTER
-    from suture.site.draft import Asked, draft
+    from suture.site.draft import Asked, draft, draft_records
 
     place: dict[str, Any] = {"path": table.source, "table": table.table}
     if "://" in str(table.source):
         place = {"url": table.source, "query": table.query}
     told = {**vars(table), "leave_out": tuple(listed(table.leave_out))}
     asked = Asked(**{key.name: told[key.name] for key in fields(Asked)})
-    made = draft({key: value for key, value in place.items() if value is not None}, asked)
+    if str(table.source).endswith(".toml"):
+        if table.records is None:
+            raise StudyError("--from features.toml needs --records: where the records are")
+        made = draft_records(Path(str(table.source)), table.records, asked)
+    else:
+        made = draft({key: value for key, value in place.items() if value is not None}, asked)
     path = made.write(folder, STARTER["lead"])
     found = {"written": [str(path)], "left": made.gaps, "notes": made.notes}
     lines = [str(path), *(f"left for a person: {gap}" for gap in made.gaps)]

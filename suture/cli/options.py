@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 import typer.core
 
+from suture.errors import StudyError
+
 if TYPE_CHECKING:
     from suture.engine.conduct import Progress
     from suture.engine.round import Engine
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 # same: "\\[default: 5]".
 typer.core.HAS_RICH = False
 
+ENGINES = ("embedded", "flower")
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
@@ -71,13 +74,44 @@ class Engines:
         option("Run also where nobody has checked a site's table and signed; the result says so."),
     ] = False
 
-    def open(self, run: Path | None = None, signed_as: str = "") -> Engine:
-        """The engine; a ``run`` that is resumed goes on where it began. ``signed_as``: a study that
-        counts as this one, by its digest, when a site's table is signed as ready."""
-        from suture.network import engine_of
+    def open(self, run: Path | None = None) -> Engine:
+        """The engine; a ``run`` that is resumed goes on where it began."""
+        name, hub = self.engine, self.hub
+        if name is None and hub is None and run is not None:
+            name, hub = _recorded(run)
+        if name not in (None, *ENGINES):
+            raise StudyError(f"engine {name!r} is not known; expected one of: {', '.join(ENGINES)}")
+        if hub is None and name in (None, "embedded"):
+            from suture.engine.embedded import Embedded
 
-        place = (self.engine, self.hub, self.threads, run)
-        return engine_of(*place, unchecked=self.unchecked, signed_as=signed_as)
+            return Embedded(self.threads, unchecked=self.unchecked)
+        if hub is not None and name == "embedded":
+            raise StudyError("--hub goes with --engine flower: the embedded engine has no network")
+        from suture.network.coordinator import Remote
+
+        if hub is None:
+            from suture.network.local import LocalFlower
+
+            return Remote(LocalFlower({"ready_needed": not self.unchecked}))
+        if self.unchecked:
+            raise StudyError(
+                "--unchecked is for sites on this machine; behind a hub every site decides for "
+                "itself (ready_needed in its site.toml)"
+            )
+        from suture.network.flower import Flower, Hub
+        from suture.network.hub import read_operator
+
+        recorded = {"engine": "flower", "hub": str(hub.resolve())}
+        return Remote(Flower(Hub(read_operator(hub))), recorded)
+
+
+def _recorded(run: Path) -> tuple[str | None, Path | None]:
+    """Where an earlier part of a run took place."""
+    try:
+        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None, None  # whoever opens the run's folder says what is wrong with it
+    return found.get("engine"), Path(found["hub"]) if found.get("hub") else None
 
 
 @dataclass(frozen=True)
@@ -94,7 +128,6 @@ class Reading:
         """The source that these options and a file make."""
         from pydantic import ValidationError
 
-        from suture.errors import StudyError
         from suture.schema.table import explain
         from suture.site.sources import SourceSpec
 

@@ -144,11 +144,12 @@ def method(
     from suture.methods.declared import Public
     from suture.methods.registry import MethodSpec, ranked, recommend
     from suture.protection.terms import ProtectionSpec
+    from suture.schema.outcome import Classes
 
     protection = ProtectionSpec(sum="masked" if masked else "trusted", threshold=threshold)
     sizes = {str(number): count for number, count in enumerate(patients, 1)}
     public = Public(
-        None, len(sizes), sum(patients), sizes, classes=classes, epsilon=epsilon, masked=masked,
+        None, len(sizes), sum(patients), sizes, outcome=Classes(written=classes), epsilon=epsilon, masked=masked,
         images=images, delta=delta, honest=protection.honest_of(len(sizes)),
     )  # fmt: skip
     chosen = recommend(MethodSpec(), public).model_dump(exclude_unset=True)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from suture.cli.options import Json, answer, argument, command, group, option, say
-
-if TYPE_CHECKING:
-    from suture.releases.query import Released
 
 app = group(
     "release",
@@ -112,6 +109,7 @@ def percentiles(
 
 def _release(kind: str, asked: Asked, plot: Path | None, as_json: bool, **more: Any) -> None:
     from suture.releases.query import release
+    from suture.report.console import print_release
     from suture.study import Study
 
     found = release(
@@ -127,15 +125,9 @@ def _release(kind: str, asked: Asked, plot: Path | None, as_json: bool, **more: 
         **more,
     )
     if plot is not None:
-        from suture.releases.console import histogram_chart
+        from suture.report.plans import histogram_chart
         from suture.report.theme import save
 
         save(histogram_chart(found), plot)
         found["plot"] = str(plot)
-    answer(found, as_json, _show)
-
-
-def _show(found: Released) -> None:
-    from suture.releases.console import print_release
-
-    print_release(found)
+    answer(found, as_json, print_release)

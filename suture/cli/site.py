@@ -120,7 +120,7 @@ def accept(
         "digest": asked.digest,
         "site": name,
         "sites": [site.name for site in asked.sites],
-        "outcome": asked.outcome,
+        "outcome": asked.asked,
         "patient": asked.table.patient,
         "features": list(asked.table.features),
         "patients": size,

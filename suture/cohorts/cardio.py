@@ -1,44 +1,6 @@
 """The generated cohort of FedCVR (its sections 6.3 and 8.2, Tables 2 to 4): 30,000 invented patients.
 
-The paper publishes neither its script nor its parameters. Each figure below is marked *paper*
-(printed there), *solved* (the round value that gives a figure printed there) or *chosen* (ours,
-with the reason). None was chosen by looking at how a method performs.
-
-Age: uniform over the whole years 28 to 77.
-    *Paper*: uniform. *Solved*: 22/50 are under 50 (hospital 1 has 43.8 %) and 12/28 of the others
-    are over 65 (hospital 5 has 43.9 % of what is left for hospitals 4 and 5). It is also the age
-    range of the UCI heart data the paper names.
-Systolic pressure: Gaussian, mean 135.7, standard deviation 18 mmHg.
-    *Paper*: Gaussian. *Chosen*: the deviation, that of UCI's Cleveland and Hungarian patients
-    (17.6). *Solved*: the mean, from hospital 2 (4,730 of the 16,870 patients of 50 and over: 28.0
-    %).
-Diastolic pressure: Gaussian, mean 83, standard deviation 12 mmHg, correlation 0.6 with the
-systolic.
-    *Paper*: Gaussian. *Chosen*: ordinary adult values; correlated, because otherwise one patient in
-    130 would have a diastolic pressure above the systolic.
-Cholesterol: Gaussian, mean 225, standard deviation 45 mg/dL.
-    *Paper*: Gaussian, centred around 225. *Chosen*: the deviation (Cleveland's 52 gives values
-    nobody lives with).
-Smoker, diabetic: two independent coins, 0.512 each.
-    *Solved*: 9,250 of the 12,140 patients left for hospital 3 are one or the other, so (1 - p)^2 =
-    0.238. *Chosen*: equal, as the paper gives nothing to tell them apart.
-Limits: systolic 75-195, diastolic 40-125, cholesterol 75-375.
-    *Chosen*: 3.3 standard deviations; they are the schema's bounds. A patient outside (1 in 480) is
-    not admitted.
-Sex: a fair coin, independent of everything.
-    *Chosen*: not in the paper and not a feature; there so that subgroup metrics have a group to
-    show.
-Risk: see `risk_points`; high where the points exceed `THRESHOLD`, with no noise in the label.
-    *Paper*: "rule-based logic derived from established clinical guidelines", 17.1 % high. *Chosen*:
-    which rule. ``labels = "drawn"`` draws the label instead, with log odds that rise by one per
-    point around `MIDDLE`: as many are high, and no score can have an AUC above `CEILING`.
-Hospitals: Table 3's rules, applied in the order 1, 2, 3, 5, 4, each to the patients that the
-earlier ones left.
-    *Solved*: the geriatric centre has 1,270 patients while 24 % of all are over 65, so it comes
-    late; were hospital 3 before 2, then 62 % of the patients left for 2 would have to be over both
-    of its limits, though half are over each. Patients arrive as one stream and go to the hospital
-    of their rule until it has the paper's size; later ones are turned away. By the rules alone the
-    sizes would be 13,203 / 4,717 / 9,202 / 1,643 / 1,234, so few are.
+Where each figure comes from: docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -50,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from suture.cohorts.cohort import Cohort, Columns, one_of, rows, site_of, within
+from suture.cohorts import Cohort, Columns, one_of, rows, site_of, within
 from suture.errors import StudyError
 from suture.schema.table import Flag, Number, Schema
 

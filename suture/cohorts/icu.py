@@ -1,28 +1,7 @@
 """A generated federation of intensive care units in the manner of VEIL: 152 hospitals, 90 encoded
-features.
+features, drawn from the open eICU demo's aggregates (``icu_statistics.csv``).
 
-The paper uses the eICU database, which cannot be shipped. What it prints is kept: 152 hospitals,
-vital signs as mean, minimum, maximum and standard deviation over 24 hours, laboratory tests as
-means, demographics and hospital traits, 90 inputs after encoding, 8.9 % of patients die in
-hospital. What can be counted in the open eICU demo comes from there, as aggregates
-(``icu_statistics.csv``, which ``python benchmarks/icu_statistics.py`` writes): the quantiles of
-each sign and test, how often it is missing, its course over the day, its rank correlations with the
-others, and the AUC for death that it has by itself. A patient is a draw from the normal copula with
-those correlations; `tests/cohorts/test_icu.py` holds the draws to the file.
-
-- Mean pressure lies between diastolic and systolic, at a share of the way that varies by patient.
-- Risk is *not* computed from the declared thresholds or normal ranges. It is a weighted sum of the
-  latent readings, whose weights are solved from the AUCs, with *chosen* bends (both ends of five
-  readings are worse than the middle), two products, and a part that no feature shows. No model,
-  private or not, was looked at for any of it.
-- Hospitals differ in size (log-normal, 30 to several thousand), case mix, ethnicity, the
-  calibration of their laboratory, which tests they order (sicker patients are tested more) and in
-  outcome (a random effect of 0.3 on the log odds, a fifth of it explained by teaching status and
-  size): *chosen*.
-- Ethnicity and sex have no effect of their own. They are unevenly spread over hospitals, so a model
-  can pick them up as stand-ins for the hospital: that is what the warnings on protected attributes
-  are there for.
-- `INTERCEPT` is solved so that 8.9 % die.
+What is printed, counted and chosen: docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -35,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri
 
-from suture.cohorts.cohort import Cohort, Columns, site_of, within
+from suture.cohorts import Cohort, Columns, site_of, within
 from suture.errors import StudyError
 from suture.schema.table import Category, Feature, Flag, Number, Schema, Thresholds
 

@@ -1,58 +1,7 @@
 """Generated federations with planted faults, so that what finds faults can be scored against the
 truth: Ebola treatment centres in the manner of iFedAvg, and families that are unlike them.
 
-*Faults* (`plant`):
-
-| kind | what happens to one column at one site |
-|---|---|
-| `scale` | the recorded values spread around their own mean by the factor ``strength`` |
-| `offset` | ``strength`` standard deviations are added |
-| `unit` | every value is multiplied by ``strength`` (mg/dL to mmol/L of cholesterol: 1/38.67) |
-| `positives_only` | the share ``strength`` of the values of rows without the outcome is lost |
-| `never` | the share ``strength`` of all values is lost |
-| `permuted` | the share ``strength`` of the values is shuffled among the site's rows |
-| `recoded` | yes and no are turned round, 1 stands for no |
-| `flip` | the outcome is turned round (the column is the outcome) |
-
-The tolerances of `interop.evidence` were chosen while looking at `outbreak`, so a score on `outbreak`
-alone would flatter them. The families of `stranger` differ from it in what a test on means and
-spreads could stumble over:
-
-| family | columns |
-|---|---|
-| `gamma` | skewed: gamma of shape 0.8 to 3, and lognormal |
-| `heavy` | Student's t with 3 degrees of freedom: the fourth moment does not exist |
-| `mixture` | two humps, at shares that differ a little from site to site |
-| `flags` | yes/no columns from 2 % to 50 %, and categories of five values |
-| `correlated` | normal columns that share one factor (correlation 0.6) |
-
-Their sites differ from each other by sampling, by prevalence (15 % to 85 %), by size (60 to 2,500
-patients), by a shift of each column's mean of 0.1 standard deviations (as a standard deviation over
-sites), of its spread by 5 %, of each share's log-odds by 0.15 and of the share recorded by 1 %. All
-of that lies within the tolerances. All figures are chosen, none is fitted.
-
-*Treatment centres* (`outbreak`) stand for the Ebola Data Platform, which is not public. *Paper*
-below: printed there. *Chosen*: ours, round figures in the range that published triage and prognosis
-scores describe (Hartley et al. 2017), not fitted to anything.
-
-- Sizes and rates: *paper*, Table 7 (prognosis: deaths among confirmed patients) and Table 8
-  (diagnosis: confirmed among suspects), row by row. Every centre has exactly its printed number of
-  training patients with the outcome, rounded.
-- Symptoms, age, sex, contact, malaria, referral time, Ct value (prognosis): *chosen*, see `SIGNS`
-  and `_numbers`. Given the outcome they are drawn independently, so only the outcome ties them.
-- Variation: every centre has its own small shift of each symptom's log-odds and of each number's
-  mean (`variation`, in logits and standard deviations), in the clean twin too.
-- Missing at random: 6 % of every column, everywhere. *Chosen*.
-- Faults (`faults = "planted"`), after the paper's examples; the clean twin (`"none"`) has the same
-  patients without them:
-    diagnosis: Foya records diarrhoea and malaria for confirmed patients only (Figures 4, 17);
-    Kalihun never records malaria (Figure 17) and its referral times are longer (Figure 16).
-    With ``faults = "recoded"``, beside those, Bong codes every symptom the other way round: a client
-    at which the others' model fails, as FedAvg's worst clients do in Tables 2 and 4 (F1 0.452 and
-    0.398, AUC 0.124), and which a negative scale of its own repairs. *Chosen*: the paper does not
-    say what was different there.
-    prognosis: Freetown's Ct values are more concentrated (Figure 3); Port-Loko gives viral load on
-    another scale.
+Kinds of fault, families, and where the centres' figures come from: docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -62,13 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort, CohortSite, Columns, one_of, within
+from suture.cohorts import Cohort, CohortSite, Columns, one_of, within
 from suture.cohorts.public import split_as_printed
 from suture.errors import StudyError
 from suture.schema.table import Category, Feature, Flag, Number, Schema
 
 Floats = NDArray[np.float64]
-KINDS = ("scale", "offset", "unit", "positives_only", "never", "permuted", "recoded", "flip")
+KINDS = (
+    "scale", "offset", "unit", "positives_only", "never", "permuted", "recoded", "ticked", "swapped", "flip",
+)  # fmt: skip
 FAMILIES = ("gamma", "heavy", "mixture", "flags", "correlated")
 OUTCOME = "outcome"
 LEVEL = 20.0
@@ -83,15 +34,18 @@ class Fault:
     column: str
     kind: str
     strength: float = 1.0
+    other: str = ""
 
 
 def plant(cohort: Cohort, faults: tuple[Fault, ...], seed: int) -> Cohort:
     """A copy of the federation with faults in it, in training and test rows alike."""
+    names, columns = {site.name for site in cohort.sites}, {"", *cohort.sites[0].table}
     for fault in faults:
-        if fault.kind not in KINDS or fault.site not in {site.name for site in cohort.sites}:
+        known = fault.kind in KINDS and fault.site in names
+        if not known or not {fault.column, fault.other} <= columns:
             raise StudyError(
-                f"cannot plant {fault}: expected a site of {cohort.name!r} and a kind of "
-                f"{', '.join(KINDS)}"
+                f"cannot plant {fault}: expected a site and a column of {cohort.name!r} and a kind "
+                f"of {', '.join(KINDS)}"
             )
     sites = []
     for i, site in enumerate(cohort.sites):
@@ -100,19 +54,25 @@ def plant(cohort: Cohort, faults: tuple[Fault, ...], seed: int) -> Cohort:
             for k, part in enumerate((table, test)):
                 if part and fault.site == site.name:
                     rng = np.random.default_rng([seed, 0xFA_17, i, n, k])
-                    part[fault.column] = _changed(part, fault, cohort.outcome, rng)
+                    part |= _changed(part, fault, cohort.outcome, rng)
         sites.append(replace(site, table=table, test=test))
     return replace(cohort, sites=tuple(sites))
 
 
-def _changed(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Floats:
-    if fault.column not in table:
-        raise StudyError(f"cannot plant {fault}: there is no column {fault.column!r}")
+def _changed(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Columns:
+    if fault.kind == "swapped":
+        return {fault.column: table[fault.other], fault.other: table[fault.column]}
+    return {fault.column: _values(table, fault, outcome, rng)}
+
+
+def _values(table: Columns, fault: Fault, outcome: str, rng: np.random.Generator) -> Floats:
     values = np.asarray(table[fault.column], np.float64)
     if fault.kind == "flip":
         return 1 - table[outcome]
     if fault.kind == "recoded":
         return 1 - values
+    if fault.kind == "ticked":
+        return np.where(values == 0, np.nan, values)
     if fault.kind == "unit":
         return values * fault.strength
     if fault.kind == "offset":
@@ -233,7 +193,11 @@ FAULTS = {
     ),
     "prognosis": (Fault("Freetown", "ct", "scale", 0.4), Fault("Port-Loko", "ct", "unit", 0.3)),
 }
-RECODED = tuple(Fault("Bong", sign, "recoded") for sign in SIGNS if sign != "male")
+OUTLIER = "Bong"
+WORDED_OTHERWISE = {
+    kind: tuple(Fault(OUTLIER, sign, kind) for sign in SIGNS if sign != "male")
+    for kind in ("recoded", "ticked")
+}
 MISSING = 0.06
 _BOUNDS = {
     "age": Number(low=0, high=95, unit="years", label="Age"),
@@ -303,7 +267,7 @@ def outbreak(
     printed, as the paper does.
     """
     one_of("outbreak", "task", task, *FAULTS)
-    one_of("outbreak", "faults", faults, "planted", "recoded", "none")
+    one_of("outbreak", "faults", faults, "planted", *WORDED_OTHERWISE, "none")
     one_of("outbreak", "missing", missing, "indicator", "fill")
     within("outbreak", "test_fraction", test_fraction, 0, 10)
     within("outbreak", "variation", variation, 0)
@@ -318,7 +282,7 @@ def outbreak(
         test = _table(task, f"{name}-test", (fresh, rate), own, rng) if fresh else None
         sites.append(CohortSite(name, "generated", table, test))
     planted = FAULTS[task] if faults != "none" else ()
-    planted += RECODED if faults == "recoded" else ()
+    planted += WORDED_OTHERWISE.get(faults, ())
     if flip:
         planted = (*planted, Fault(flip, OUTCOME, "flip"))
     words = f"Generated Ebola treatment centres in the manner of iFedAvg, {task}; seed {seed}."

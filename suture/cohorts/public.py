@@ -1,45 +1,9 @@
 """Federations of published data: heart disease, activity and vehicles (the benchmarks of iFedAvg),
 eICU, PhysioNet 2012, Framingham, and PneumoniaMNIST.
 
-The files are not part of Suture. They are looked for in the folder that the environment variable
-SUTURE_DATA names, else in ``shared/data`` beside the checkout; where they are missing, the error
-says what to download and from where. Rows belong to real people (heart, har, eicu): such a
-federation is treated as real patients are, with secrets and ledgers.
-
-The split of iFedAvg (section 4): each client holds out 33 % of its rows, and at least 100, drawn by
-shuffling within each class, as the authors' code does, so the share of the outcome is the same on
-both sides. That needs every row of a client at once: one patient more moves others between training
-and test, and neighbouring tables would not have neighbouring training sets.
-`engine.federation.survey` therefore refuses it under [privacy]; a private study keeps the hash of
-`site/reading.py`. The floor of 100 is for clients that can bear it: the authors' code leaves those
-under 133 rows out of the federation. Here they stay, with 33 % held out and no floor.
-
-eICU, real, de-identified patients (open access demo, or the full database), is read by
-`suture.site.eicu`. Its schema is that of the generated `icu` cohort for what both have, so that a
-study file works on either. Vital signs and tests that were not charted are missing and marked;
-values outside the declared bounds are clipped, as everywhere.
-
-*PhysioNet 2012* (Silva et al., Computing in Cardiology 2012): 8,000 adult stays, summarised over
-their first 48 hours as lowest, highest and last value. *Framingham*: the teaching set, people free
-of cardiovascular disease at their first examination; outcome within ten years. Neither names a
-hospital: people are dealt out at random, the same for every seed. Values outside the declared
-bounds (a pH of 735) count as missing.
-
-*PneumoniaMNIST*: real chest radiographs of children, dealt out to hospitals (Yang et al.,
-Scientific Data 2023, CC BY 4.0).
-
-5,856 pictures of 28 x 28 pixels, pneumonia or not, with the official training, validation and test
-parts (4,708 / 524 / 624; Kermany et al., Cell 2018). The training part is dealt out to
-``hospitals``; the official test part (or, with ``part = "validation"``, the validation part, to
-choose settings on) is dealt out evenly and becomes the sites' test tables, so all sites together
-are tested on exactly the official part.
-
-The set names no patients. Each picture is its own unit here, and a promise made on it is a promise
-to a picture: some children of the original collection have several, and nothing in the published
-file says which.
-
-The dealing is the same for every seed: real patients' ledgers outlive a run, so a hospital must
-keep its patients.
+Rows belong to real people: such a federation is treated as real patients are, with secrets and
+ledgers. The dealing is the same for every seed, because ledgers outlive a run and a hospital must
+keep its patients. Files, splits and what each set is: docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -51,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.cohorts.cohort import Cohort, CohortSite, Columns, one_of, rows, within
+from suture.cohorts import Cohort, CohortSite, Columns, one_of, rows, within
 from suture.cohorts.icu import OUTCOME, UNITS
 from suture.cohorts.icu import SCHEMA as ICU
 from suture.cohorts.radiographs import LOOKS, in_bytes, scanned

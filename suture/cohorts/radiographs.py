@@ -1,51 +1,11 @@
 """The generated cohort of fair, private, explained radiology: chest-like radiographs, drawn from a
 few numbers per patient (shapes, bones, lesions, the scanner's look), at ten hospitals.
 
-Nothing here is a real image. Coordinates run from -1 to 1, ``u`` from the left to the right of the
-picture, ``v`` from its top to its bottom, so the patient's right lung is on the left. Dense is
-bright, as in DICOM's MONOCHROME2. All shapes are drawn through one smooth random displacement of
-the coordinates per patient, which makes every outline irregular without any loop over images: 500
-images of 64 x 64 take about half a second on one core.
-
+Coordinates run from -1 to 1, ``u`` from the left to the right of the picture, ``v`` from its top to
+its bottom, so the patient's right lung is on the left. Dense is bright, as in DICOM's MONOCHROME2.
 Everything that is random about a patient or a picture is in `Drawn`; `picture` and `masks` are
-functions of it, so the true outlines can be had for evaluation without being stored beside the
-images.
-
-Everything below was fixed before any model was trained on the cohort and is not adjusted to
-results. Figures are marked *paper* (section 4.1 there), *solved* (from a figure printed there) or
-*chosen* (ours).
-
-- Hospitals: ten, each with its own scanner (`LOOKS`: contrast, gamma, noise, blur, vignetting); an
-  eleventh has the first one's look, and so on. *Paper*: ten, 5,000 images each. *Chosen*: the looks;
-  500 images by default, for a laptop.
-- Patients: one in seven has two images (the same chest in another pose, with other noise).
-  *Chosen*, so that the patient and the image are different units.
-- Sex, ethnicity: 55 % female; 40 % Caucasian, 30 % African-American, 15 % Hispanic, 15 % Asian.
-  *Paper*. *Chosen*: a hospital's own shares are drawn around these (a Dirichlet distribution of
-  weight 20 for ethnicity, +-5 points for sex).
-- Age group: 18-39 25 %, 40-64 40 %, 65+ 35 %. *Chosen*: the paper gives none.
-- Lesions: in 30 %, 40 % and 47 % of the three age groups, 40 % of all, the same for both sexes and
-  for every ethnicity. Half pneumonia, 30 % oedema, 20 % fracture (*paper*: these three; *chosen*:
-  shares). Severity is uniform from 0 to 1 and sets the contrast (`CONTRAST`). *Chosen*.
-- What a picture shows of a person: women have breast shadows and a slightly narrower chest, the old
-  fainter ribs and a larger heart. Ethnicity changes nothing in the picture. *Chosen*.
-
-Two faults are planted; they are the reason for the cohort. Hospital 10 has neither.
-
-- Label bias: at hospitals 2, 3, 5, 6, 8 and 9 a *woman's* lesion of severity under 0.6 is recorded
-  as normal. The recorded share of abnormal images is then lower in women by 0.4 x 0.6 x 0.6 = 0.144
-  over all hospitals, though lesions are equally frequent. *Solved*: between the parity gaps of
-  0.115 (FedAvg) and 0.167 (centralised) that the paper prints. Which sex: women are underdiagnosed
-  from chest radiographs (Seyyed-Kalantari et al., Nature Medicine 2021).
-- Scanner shortcut: a letter L in the top left corner is in 30 % of all pictures, for no reason. At
-  hospitals 1, 4 and 7, where a portable machine prints it and the sicker are taken to that machine,
-  it is in 85 % of the pictures with a lesion and in 10 % of those without. *Chosen*.
-
-The outcome ``abnormal`` of the *training* table is what was recorded, bias included. That of the
-*test* table is the truth, as a second reading by a panel would give it: with true labels a fairer
-model can also be a more accurate one. Test pictures have the hospital's scanner and its shortcut.
-With ``test_fraction = 0`` (folds, or a hold-out from the training table) tests are against recorded
-labels.
+functions of it, so the true outlines need not be stored. Figures, and the two planted faults:
+docs/ready-federations.md.
 """
 
 from __future__ import annotations
@@ -58,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 
-from suture.cohorts.cohort import Cohort, CohortSite, Columns, within
+from suture.cohorts import Cohort, CohortSite, Columns, within
 from suture.schema.table import Image, Protected, Schema
 
 F = NDArray[np.float32]

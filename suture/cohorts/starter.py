@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import cohorts
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.errors import RunError, StudyError
 from suture.methods.registry import STARTER
 from suture.schema.table import Image

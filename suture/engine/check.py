@@ -13,6 +13,7 @@ from suture.engine import federation
 from suture.engine.plan import World, budget, plan_of, reserved
 from suture.errors import StudyError
 from suture.privacy.ledger.ledger import Ledger
+from suture.schema.outcome import TWO
 from suture.site import gate
 from suture.site.check import LEVELS, Finding, check_table, say
 from suture.site.preprocess import outcome_vocabulary
@@ -27,11 +28,15 @@ def check_site(study: Study, place: gate.Place, base: Path) -> dict[str, Any]:
         raise StudyError("a study on built-in patients has no table to check")
     today, declared = datetime.now(UTC).date(), study.declared(place.name)
     passage = federation.passing(study, place, place.home)
-    holdout, labels = federation.holdout(study, place), outcome_vocabulary(study.labels or 2)
-    wanted = Wanted(study.table, study.outcome, labels, holdout, str(study.seed))
+    holdout, labels = (
+        federation.holdout(study, place),
+        outcome_vocabulary(study.target or TWO),
+    )
+    about = (study.table, study.column, labels)
+    wanted = Wanted(*about, holdout, str(study.seed), survival=study.survival)
     figures, found = check_table(place.source, wanted, place.name, passage, declared, today)
     if isinstance(place.test, SourceSpec):
-        tested = Wanted(study.table, study.outcome, labels, 1.0, str(study.seed))
+        tested = Wanted(*about, 1.0, str(study.seed), survival=study.survival)
         more, others = check_table(place.test, tested, place.name, passage, None, today)
         figures["test"] = more["test"]
         found += [one._replace(column=f"{one.column} (test table)") for one in others]
@@ -59,7 +64,7 @@ def planned(study: Study, place: gate.Place, base: Path, train: int) -> list[Fin
         return []
     sizes = {site.name: site.patients or train for site in study.sites}
     world = World(
-        study.seed, study.outcome, study.table, False, (), sizes, study.labels or 2,
+        study.seed, study.column, study.table, False, (), sizes, study.target or TWO,
         base=base, names=tuple(sizes), simulation=study.simulation,
     )  # fmt: skip
     found: list[Finding] = []

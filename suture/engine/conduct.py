@@ -31,11 +31,11 @@ from suture.engine.summary import Outcome, summarise
 from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
 from suture.evaluation.groups import by_column, by_group
 from suture.evaluation.metrics import (
+    calibration_of,
     cross_fitted,
     ece,
     measure,
     measure_lightly,
-    reliability,
     roc_curve,
 )
 from suture.methods import registry
@@ -359,7 +359,7 @@ class _Job:
     def _look(self, training: Training, readers: Mapping[str, Party]) -> None:
         """How the model of this round does on test patients, for the history and for whoever
         waits."""
-        threshold = self.study.evaluation.threshold
+        threshold, target = self.study.evaluation.threshold, self.world.target
         scores = self.engine.scores(readers, self.method, training.state, training.round)
         columns = scoring.columns_of(self.engine, readers, self.world, scores)
         if len(readers) > SITES_IN_HISTORY:
@@ -369,7 +369,9 @@ class _Job:
                     np.concatenate([p for y, p in scores.values() if len(y)]),
                 )
             }
-        overall, sites = global_and_sites(scores, lambda y, p: measure_lightly(y, p, threshold))
+        overall, sites = global_and_sites(
+            scores, lambda y, p: measure_lightly(y, p, threshold, target)
+        )
         entry = {
             "round": training.round,
             "global": overall,
@@ -399,19 +401,17 @@ class _Job:
         seconds: float,
         tested: dict[str, Any],
     ) -> Outcome:
-        threshold = self.study.evaluation.threshold
+        threshold, target = self.study.evaluation.threshold, self.world.target
         scores = {}
         if self.method.predicts:
             scores = self.engine.scores(readers, self.method, training.state, training.round)
         overall, sites = global_and_sites(
-            scores, lambda y, p: measure(y, p, threshold, rows=len(y))
+            scores, lambda y, p: measure(y, p, threshold, rows=len(y), target=target)
         )
         figures = self.engine.figures(readers)
         sites |= figures
         y, p = scoring.together(scores)
-        two = (
-            p.ndim == 1
-        )  # the curves are those of one risk; with several classes there is none to draw
+        two = target.two  # the curves are those of one risk; otherwise there is none to draw
         groups = scoring.columns_of(self.engine, readers, self.world, scores) if len(y) else {}
         if two:
             overall["ece_mass"] = ece(y, p, kind="mass")
@@ -429,12 +429,10 @@ class _Job:
             seed=self.seed,
             overall=overall,
             sites=sites,
-            groups=by_group(y, p, groups, threshold),
+            groups=by_group(y, p, groups, threshold, target),
             history=training.history,
             roc=roc_curve(y, p) if two else {"fpr": [], "tpr": []},
-            calibration=reliability(y, p)
-            if two
-            else {"predicted": [], "observed": [], "count": []},
+            calibration=calibration_of(target, y, p),
             epsilon=spent,
             noise=noise,
             bytes_up=training.bytes_up,

@@ -9,6 +9,7 @@ import numpy as np
 
 from suture.engine.plan import World
 from suture.report.describe import describe
+from suture.schema.outcome import Outcome
 from suture.schema.table import Number
 from suture.site.cohort import SiteData
 from suture.study import Study
@@ -44,7 +45,7 @@ def described_cohort(study: Study, world: World) -> dict[str, Any]:
         sites[name] = {"region": hospital.region, "train": world.sizes[name]}
         if not shown:
             continue
-        sites[name].update(counted(data, world.class_count))
+        sites[name].update(counted(data, world.target))
         columns[name] = {
             feature: (_bounded(data, at) + 1) / 2 * (numbers[feature].high - numbers[feature].low)
             + numbers[feature].low
@@ -65,14 +66,16 @@ def described_cohort(study: Study, world: World) -> dict[str, Any]:
     return cohort
 
 
-def counted(data: SiteData, classes: int) -> dict[str, Any]:
+def counted(data: SiteData, target: Outcome) -> dict[str, Any]:
     """Exact counts and shares of a site's rows: for generated patients, or where the study promises
     nothing."""
     test = data.test.patients if data.test else 0
     rows = data.train.rows + (data.test.rows if data.test else 0)
-    shares = np.bincount(data.train.y, minlength=classes) / max(1, data.train.rows)
+    shares = np.bincount(target.classes(data.train.y), minlength=target.count) / max(
+        1, data.train.rows
+    )
     found: dict[str, Any] = {"patients": data.train.patients + test, "rows": rows, "test": test}
-    if classes == 2:
+    if target.count == 2:
         return {**found, "prevalence": float(shares[1])}
     return {**found, "class_shares": [float(share) for share in shares]}
 

@@ -29,6 +29,7 @@ from suture.privacy.charter import Request
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.noise.source import derive
 from suture.privacy.unit import concatenate
+from suture.schema.outcome import TWO, Classes
 from suture.schema.table import Schema
 from suture.site.cohort import Loaded, SiteData, count_training_patients, load, refusal
 from suture.site.gate import (
@@ -50,7 +51,7 @@ from suture.site.hospital import Hospital
 from suture.site.images import ImageFiles
 from suture.site.people import joint_secret, kept_elsewhere, patients_of
 from suture.site.reading import Passage, check_readable
-from suture.site.ready import demand, ready_of
+from suture.site.ready import charging, demand, ready_of
 from suture.study import Study
 
 LEDGERS_ON_DISK = 200
@@ -94,7 +95,7 @@ def survey(
                 f"images.size is {study.images.size}, but cohort {cohort.name!r} has {found}; "
                 "correct [images]"
             )
-        generated, classes = cohort.generated, study.labels or cohort.classes
+        generated, target = cohort.generated, study.target or Classes(written=cohort.classes)
         if study.private and schema.patient is None:
             raise StudyError(
                 f"cohort {cohort.name!r} has no patient column, so no promise can be made to a "
@@ -116,7 +117,7 @@ def survey(
         )
         if study.table is None:
             raise StudyError("[[site]] tables need a [schema]")
-        schema, generated, classes = study.table, False, study.labels or 2
+        schema, generated, target = study.table, False, study.target or TWO
     places = tuple(found for found in places if only in (None, found.name))
     # Every site decides before any site is read.
     admissions = {
@@ -132,22 +133,21 @@ def survey(
     }
     here = World(
         seed,
-        study.outcome,
+        study.column,
         schema,
         generated,
         places,
         sizes,
-        classes,
+        target,
         admissions=admissions,
         base=base,
         names=names,
         simulation=study.simulation,
     )
     weights = study.method.class_weights
-    if isinstance(weights, tuple) and len(weights) != here.class_count:
+    if isinstance(weights, tuple) and len(weights) != target.count:
         raise StudyError(
-            f"method.class_weights needs one weight a class ({here.class_count}), found "
-            f"{len(weights)}"
+            f"method.class_weights needs one weight a class ({target.count}), found {len(weights)}"
         )
     return here
 
@@ -173,7 +173,7 @@ def _cohort_of(study: Study, seed: int) -> cohorts.Cohort:
         not cohort.generated and seed != study.seed
     ):  # real patients are the same, and at the same sites, for every seed
         cohort = cohorts.load(study.cohort.name, study.seed, **options)
-    if study.outcome != cohort.outcome:
+    if isinstance(study.outcome, str) and study.outcome != cohort.outcome:
         raise StudyError(
             f"study.outcome: cohort {cohort.name!r} has the outcome {cohort.outcome!r}, found "
             f"{study.outcome!r}"
@@ -187,7 +187,7 @@ def request(study: Study, schema: Schema, site: str) -> Request:
     return Request(
         study=study.name,
         plan=study.digest,
-        outcome=study.outcome,
+        outcome=study.asked,
         features=tuple(schema.features),
         groups=schema.groups,
         cohort=schema.include,
@@ -247,7 +247,7 @@ def _size(
     one: noise has a scale."""
     declared = study.declared(place.name)
     if declared is not None:
-        check_readable(place.source, schema, study.outcome, site=place.name)
+        check_readable(place.source, schema, study.column, site=place.name, survival=study.survival)
         return declared
     if (
         study.private and place.home is not None
@@ -322,10 +322,17 @@ def _all_tested(study: Study, whole: World, name: str) -> Hospital:
 
 def ask_ready(study: Study, world: World, *, needed: bool, signed_as: str = "") -> None:
     """Who at each site has signed that its table is ready for this study; refused where it is
-    needed and nobody has. Generated patients, simulations and built-in tables need none."""
+    needed and nobody has."""
     ask = demand if needed else ready_of
-    for place in world.places if study.sites and not world.simulated else ():
-        world.ready[place.name] = ask(place, signed_as or study.digest)
+    for place in world.places:
+        if place.needs_ready:
+            world.ready[place.name] = ask(place, signed_as or study.digest, checked_as(study))
+
+
+def checked_as(study: Study) -> str:
+    """The table for which a ready counts as this study's: a statistic needs no other."""
+    statistic = all(declared(name).model == "none" for name in study.methods)
+    return study.table_digest if statistic else ""
 
 
 def promise(
@@ -348,7 +355,8 @@ def promise(
         folder = None
     for place in world.places:
         world.secrets[place.name] = secret_of(place, world.seed)
-        world.ledgers[place.name] = open_ledger(place, folder)
+        word = (signed_as or study.digest, checked_as(study))
+        world.ledgers[place.name] = charging(place, folder, *word, needed=ready_needed)
         open_lifetime(place, world.ledgers[place.name], private=study.private)
     others = [f"{study.name}/{other}" for other in known()]
     planned: dict[tuple[str, str], list[SitePlan | None]] = {}
@@ -434,7 +442,7 @@ def load_site(study: Study, world: World, place: Place, *, strict: bool = True) 
         holdout=holdout(study, place),
         split_key=str(study.seed),
         test_source=place.test,
-        classes=world.classes,
+        target=world.target,
         passage=admission.passage if admission else None,
         scaling=study.model.scaling,
         profile="exact" if profiled(study) and world.schema.image is None else "",
@@ -457,8 +465,8 @@ def pool(hospitals: Mapping[str, Hospital]) -> Hospital:
     """All rows in one place, paid for from every hospital's ledger (simulation only)."""
     parts = list(hospitals.values())
     train = concatenate([part.data.train for part in parts])
-    classes = np.bincount(train.y, minlength=len(parts[0].data.loaded.class_rows))
-    loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(classes.tolist()))
+    rows = np.sum([part.data.loaded.class_rows for part in parts], axis=0)
+    loaded = Loaded(train.rows, train.patients, train.patients, 0, tuple(rows.tolist()))
     secret = derive(parts[0].secret, POOLED, *(part.secret for part in parts))
     ledgers = tuple(ledger for part in parts for ledger in part.ledgers)
     return Hospital(

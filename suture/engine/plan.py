@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 
-from suture.errors import PrivacyError
+from suture.errors import PrivacyError, StudyError
 from suture.methods.base import Method
 from suture.methods.declared import Public
 from suture.methods.registry import build, declared, measuring
@@ -32,8 +32,9 @@ from suture.privacy.accounting.events import (
 from suture.privacy.accounting.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
 from suture.protection.terms import ProtectionSpec
+from suture.schema.outcome import TWO, Classes, Outcome
 from suture.schema.record import Signer
-from suture.schema.table import Category, Classes, Flag, Schema, class_count, feature_names
+from suture.schema.table import Category, Flag, Schema, feature_names
 from suture.site.gate import Admission, Place
 from suture.site.hospital import Hospital
 from suture.study import Study
@@ -73,7 +74,7 @@ class World:
     generated: bool
     places: tuple[Place, ...]
     sizes: dict[str, int]
-    classes: Classes = 2
+    target: Outcome = TWO
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     secrets: dict[str, bytes] = field(default_factory=dict)
     hospitals: dict[str, Hospital] = field(default_factory=dict)
@@ -129,11 +130,6 @@ class World:
     def features(self) -> tuple[str, ...]:
         """Names of the encoded columns, from the schema alone."""
         return feature_names(self.schema)
-
-    @property
-    def class_count(self) -> int:
-        """How many outcomes are told apart."""
-        return class_count(self.classes)
 
 
 def participants(sites: Sequence[str], round_: int, fraction: float, seed: int) -> list[str]:
@@ -192,7 +188,7 @@ def public_of(study: Study, world: World) -> Public:
         len(world.sizes),
         sum(world.sizes.values()),
         world.sizes,
-        classes=world.class_count,
+        outcome=world.target,
         epsilon=study.privacy.epsilon if study.privacy else None,
         masked=study.protection.sum == "masked",
         images=world.schema.image is not None,
@@ -204,8 +200,13 @@ def public_of(study: Study, world: World) -> Public:
 
 def network_of(study: Study, world: World) -> Network:
     """The network: its shape follows from the study and from public declarations."""
-    outputs, model = 1 if world.class_count == 2 else world.class_count, study.model
-    return shaped(model.kind, model, len(world.features), outputs, world.base)
+    kind = study.model.kind if isinstance(world.target, Classes) else "hazards"
+    if kind == "hazards" and study.model.kind != "dense":
+        raise StudyError(
+            f"model.kind = {study.model.kind!r} tells classes apart; an outcome with follow-up needs "
+            '"dense"'
+        )
+    return shaped(kind, study.model, len(world.features), world.target.outputs, world.base)
 
 
 def local_settings(study: Study) -> Local:
@@ -390,7 +391,7 @@ def evaluation(study: Study, world: World, name: str, trained: Method) -> Plan |
     study counts on; without them every site's own noise is enough, as in training.
     """
     privacy, share = study.privacy, study.evaluation_epsilon
-    if privacy is None or not share or world.simulated or world.class_count != 2:
+    if privacy is None or not share or world.simulated or not world.target.two:
         return None
     sizes = world.held or world.sizes
     masked = study.protection.sum == "masked"

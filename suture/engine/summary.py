@@ -93,7 +93,7 @@ def summarise(
         "format": 1,
         "release": release_terms(study, world),
         "name": study.name,
-        "outcome": study.outcome,
+        "outcome": study.asked,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": study.seed,
         "seeds": [study.seed + i for i in range(study.evaluation.seeds)],
@@ -104,9 +104,7 @@ def summarise(
         "cohort": described_cohort(study, world),
         "model": {
             **network_of(study, world).described(),
-            "classes": list(world.classes)
-            if isinstance(world.classes, tuple)
-            else world.class_count,
+            **world.target.plain(),
             "scaling": study.model.scaling,
             # An image is one feature to a reader; its pixels' names would be thousands.
             "features": list(

@@ -28,10 +28,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from suture.evaluation.metrics import Floats, Metrics, ece, measure
+from suture.schema.outcome import TWO, Outcome
 
 
 def by_group(
-    y: ArrayLike, p: ArrayLike, groups: Mapping[str, ArrayLike], threshold: float = 0.5
+    y: ArrayLike,
+    p: ArrayLike,
+    groups: Mapping[str, ArrayLike],
+    threshold: float = 0.5,
+    target: Outcome = TWO,
 ) -> dict[str, dict[str, Metrics]]:
     """Metrics and ``rows`` for every value of every group, in sorted order; groups of one row are
     kept, and a missing value (None or NaN) is its own group: leaving those rows out would hide whom
@@ -53,7 +58,7 @@ def by_group(
         for name in np.unique(names):
             rows = names == name
             found[group][str(name)] = measure(
-                labels[rows], predictions[rows], threshold, rows=int(rows.sum())
+                labels[rows], predictions[rows], threshold, rows=int(rows.sum()), target=target
             )
     return found
 
@@ -61,7 +66,7 @@ def by_group(
 def worst(sites: Mapping[str, Mapping[str, float | None]]) -> str | None:
     """The site with the lowest AUC (several classes: one against one), of equal ones the first by
     name; sites without one (a single class) are skipped."""
-    for metric in ("auc", "auc_ovo"):
+    for metric in ("auc", "auc_ovo", "c_index"):
         known = [(auc, name) for name, m in sites.items() if (auc := m.get(metric)) is not None]
         if known:
             return min(known)[1]

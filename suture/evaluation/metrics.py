@@ -32,6 +32,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from suture.evaluation import survival
+from suture.schema.outcome import TWO, Outcome, Survival
+
 NAMES = (
     "accuracy", "precision", "recall", "f1", "specificity", "auc", "auprc",
     "recall_at_90_specificity", "ece", "brier", "loss", "f1_weighted",
@@ -89,21 +92,50 @@ def light(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
 
 
 def measure(
-    y: ArrayLike, p: ArrayLike, threshold: float = 0.5, *, rows: int | None = None
+    y: ArrayLike,
+    p: ArrayLike,
+    threshold: float = 0.5,
+    *,
+    rows: int | None = None,
+    target: Outcome = TWO,
 ) -> Metrics:
-    """`binary` for one probability per row, `multiclass` for one per class. ``rows`` is added only
-    where the caller passes it, since a count is a disclosure too."""
-    found = binary(y, p, threshold) if np.ndim(p) == 1 else multiclass(y, p)
+    """`binary` for one probability per row, `multiclass` for one per class, those of survival for
+    follow-up. ``rows`` is added only where the caller passes it, since a count is a disclosure
+    too."""
+    if isinstance(target, Survival):
+        found = _survived(target, y, p)
+    else:
+        found = binary(y, p, threshold) if np.ndim(p) == 1 else multiclass(y, p)
     return found if rows is None else {**found, "rows": rows}
 
 
-def measure_lightly(y: ArrayLike, p: ArrayLike, threshold: float = 0.5) -> Metrics:
+def _survived(target: Survival, y: ArrayLike, p: ArrayLike) -> Metrics:
+    codes, risk = np.asarray(y), np.asarray(p, np.float64)
+    return survival.measured(target.times(codes), target.events(codes), risk, target.edges)
+
+
+def measure_lightly(
+    y: ArrayLike, p: ArrayLike, threshold: float = 0.5, target: Outcome = TWO
+) -> Metrics:
     """`light`, or for one probability per class the metrics in `LIGHT_MULTICLASS`: comparing pairs
     of classes in every round would take too long."""
+    if isinstance(target, Survival):
+        return _survived(target, y, p)
     if np.ndim(p) == 1:
         return light(y, p, threshold)
     found, _, _ = _table_metrics(y, p)
     return {name: found.get(name) for name in LIGHT_MULTICLASS}
+
+
+def calibration_of(target: Outcome, y: ArrayLike, p: ArrayLike) -> dict[str, list[float]]:
+    """The calibration curve: of one risk, or of survival at the horizon; empty for other outcomes."""
+    if isinstance(target, Survival) and len(np.asarray(y)):
+        codes, risk = np.asarray(y), np.asarray(p, np.float64)[:, -1]
+        about = (target.times(codes), target.events(codes), risk)
+        return survival.calibration(*about, target.horizon)
+    if target.two:
+        return reliability(y, p)
+    return {"predicted": [], "observed": [], "count": []}
 
 
 def roc_curve(y: ArrayLike, p: ArrayLike, points: int = 200) -> dict[str, list[float]]:

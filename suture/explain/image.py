@@ -138,10 +138,8 @@ class ImageRun:
                 "this run's study has no image column; suture explain RUN --site S --patient ID is "
                 "for tables"
             )
-        if world.class_count != 2:
-            raise StudyError(
-                f"regions explain one risk, but this study has {world.class_count} outcomes"
-            )
+        if not world.target.two:
+            raise StudyError("regions explain one risk, but this study's is another outcome")
         models = []
         for seed in range(study.seed + first, study.seed + study.evaluation.seeds):
             found = run.kept.load(f"{name}-{seed}")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import altair as alt
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.engine.federation import images_of, survey
 from suture.errors import DataError, StudyError
@@ -41,11 +42,14 @@ from suture.explain.run import (
     last_rows,
     percent,
     place_of,
-    sigmoid,
+    risk_of,
     write_page,
 )
 from suture.models.concepts import Concept, label_of
+from suture.models.hazards import proportional
 from suture.report.theme import INK, Figure, finish, table
+from suture.schema.outcome import Survival
+from suture.schema.outcome import parts as parts_of
 from suture.schema.table import Number, Schema
 from suture.site.cohort import load
 from suture.site.reading import encode_rows, patient_rows
@@ -72,6 +76,10 @@ BARS = 10
 """Contributions in the waterfall; the rest is one bar."""
 LISTED = 8
 """Contributions listed on each side."""
+CURVE = (
+    "Of patients with these values, how many the model expects to be without the event at each time, "
+    "after this site's calibration; beside them the site's average patient."
+)
 CAPTION = (
     "From the site's average patient to this one. Bars add up to the shared model's risk exactly, "
     "in log odds; the site's calibration comes last."
@@ -109,11 +117,19 @@ class Explanation:
     reference: int
     """The number of reference patients."""
     concepts: int
+    hazard: Floats | None = None
+    """The baseline's cumulative hazards: then log odds are log hazards, and risks are those by the
+    horizon."""
 
     @property
     def risk(self) -> float:
         """The model's risk."""
-        return sigmoid(self.log_odds)
+        return risk_of(self.log_odds, self.hazard)
+
+    @property
+    def scale(self) -> str:
+        """What a contribution multiplies."""
+        return "odds" if self.hazard is None else "hazard"
 
     def moving(self, sign: int) -> list[Part]:
         """What raises (1) or lowers (-1) the risk against the reference's, largest first."""
@@ -147,7 +163,7 @@ def explain_patient(
     passage = admission.passage if admission else None
     data = load(
         place.source, world.schema, world.outcome, site=site, holdout=0.0,
-        split_key=str(run.study.seed), classes=world.classes, passage=passage, images=images_of(run.study, run.base),
+        split_key=str(run.study.seed), target=world.target, passage=passage, images=images_of(run.study, run.base),
     )  # fmt: skip
     if row is not None:
         rows, name = _row_of_file(row, model.schema), row.stem
@@ -155,12 +171,18 @@ def explain_patient(
         name = str(patient)
         rows = patient_rows(place.source, model.schema, name, site=site, passage=passage)
     reference, outcomes = last_rows(data.train)
-    scaling = platt_fit(outcomes, 1 / (1 + np.exp(-model.log_odds(reference))))
+    scores = model.log_odds(reference)
+    if model.hazard is None:
+        scaling = platt_fit(outcomes, 1 / (1 + np.exp(-scores)))
+    else:
+        scaling = hazard_fit(outcomes, scores, model.hazard)
     found = explain(model, rows[-1], reference, scaling, histograms)
     context = _context(found, run, words)
     context |= {"site": site, "patient": name, "rows": len(rows)}
     path = (out or run.explanations) / file_stem(site, name)
     charts = {"waterfall": (waterfall(found), CAPTION)}
+    if found.hazard is not None and isinstance(world.target, Survival):
+        charts["curve"] = (survival_curve(found, world.target), CURVE)
     return {
         **write_page(path, "patient.html", context, charts, f"{site}-{name}"),
         "risk": found.risk,
@@ -210,7 +232,7 @@ def explain(
         features.setdefault(concept.feature, []).append((concept, float(value), float(change)))
     parts = [_part(model.schema, said, row, reference, federation) for said in features.values()]
     log_odds = math.fsum([base, *(part.contribution for part in parts)])
-    calibrated, interval = calibrated_interval(log_odds, scaling)
+    calibrated, interval = calibrated_interval(log_odds, scaling, model.hazard)
     distance = np.abs(others - mine) @ np.abs(weights)
     similar = np.count_nonzero(distance < SIMILAR_SHARE * float(np.abs(weights).sum()))
     return Explanation(
@@ -222,6 +244,7 @@ def explain(
         notes=_notes(model, row, reference, int(similar)),
         reference=len(reference),
         concepts=len(used),
+        hazard=model.hazard,
     )
 
 
@@ -371,11 +394,13 @@ def _context(found: Explanation, run: FinishedRun, federation: str) -> dict[str,
         "outcome": run.outcome,
         "risk": percent(found.calibrated),
         "model_risk": percent(found.risk),
-        "base": percent(sigmoid(found.base)),
+        "base": percent(risk_of(found.base, found.hazard)),
+        "scale": found.scale,
+        "curve": found.hazard is not None,
         "interval": f"{percent(found.interval[0])} to {percent(found.interval[1])}",
         "reference": f"{found.reference:,}",
-        "amplifiers": [_line(part, bool(federation)) for part in raising[:LISTED]],
-        "mitigators": [_line(part, bool(federation)) for part in lowering[:LISTED]],
+        "amplifiers": [_line(part, found.scale, bool(federation)) for part in raising[:LISTED]],
+        "mitigators": [_line(part, found.scale, bool(federation)) for part in lowering[:LISTED]],
         "federation": federation,
         "more": len(raising[LISTED:]) + len(lowering[LISTED:]),
         "warnings": cautions((part.caution, part.label) for part in (*raising, *lowering)),
@@ -396,25 +421,35 @@ def waterfall(found: Explanation) -> Figure:
     levels = [found.base]
     for _, change in steps:
         levels.append(levels[-1] + change)
-    share = min(max(found.calibrated, 1e-9), 1 - 1e-9)
-    calibrated = math.log(share / (1 - share))
+    calibrated = _score_of(found.calibrated, found.hazard)
     # Log odds of the model and of the calibrated risk both end inside the figure, with room for a
     # bar's text.
     floor, ceiling = min(*levels, calibrated) - 0.5, max(*levels, calibrated) + 0.9
-    bars = [_bar("This site's average patient", floor, found.base, percent(sigmoid(found.base)))]
+    bars = [
+        _bar(
+            "This site's average patient",
+            floor,
+            found.base,
+            percent(risk_of(found.base, found.hazard)),
+        )
+    ]
     bars += [_bar(name, levels[i], levels[i + 1]) for i, (name, _) in enumerate(steps)]
     bars += [
         _bar("The shared model", floor, found.log_odds, percent(found.risk)),
         _bar("Calibration at this site", found.log_odds, calibrated),
         _bar("This patient", floor, calibrated, percent(found.calibrated)),
     ]
-    ticks = [math.log(n / (1000 - n)) for n in PER_MILLE]
+    ticks = [_score_of(n / 1000, found.hazard) for n in PER_MILLE]
+    risk = "1 / (1 + exp(-datum.value))"
+    if found.hazard is not None:
+        risk = f"1 - exp(-{max(float(found.hazard[-1]), 1e-9)!r} * exp(datum.value))"
     axis = alt.Axis(
         values=[tick for tick in ticks if floor < tick < ceiling],
-        labelExpr="replace(format(1 / (1 + exp(-datum.value)), '.2~p'), '%', ' %')",
+        labelExpr=f"replace(format({risk}, '.2~p'), '%', ' %')",
     )
     domain = alt.Scale(domain=[floor, ceiling], nice=False, zero=False)
-    x = alt.X("from:Q", title="Risk (evenly spaced in log odds)", scale=domain, axis=axis)
+    title = f"Risk (evenly spaced in log {found.scale})"
+    x = alt.X("from:Q", title=title, scale=domain, axis=axis)
     names = alt.Axis(labelLimit=330, ticks=False, domain=False, labelPadding=8)
     y = alt.Y("name:N", sort=[str(bar["name"]) for bar in bars], title=None, axis=names)
     colours = alt.Scale(domain=["raises", "lowers", "total"], range=[RAISES, LOWERS, TOTAL])
@@ -423,9 +458,63 @@ def waterfall(found: Explanation) -> Figure:
     text = drawn.mark_text(align="left", dx=6, fontSize=12, color=INK)
     chart = drawn.mark_bar(height=18).encode(x=x, x2="to:Q", y=y, color=colour)
     chart += text.encode(x=alt.X("end:Q"), y=y, text="text:N")
-    subtitle = "Orange raises, blue lowers; × is what the odds are multiplied by"
+    subtitle = f"Orange raises, blue lowers; × is what the {found.scale} is multiplied by"
+    if found.hazard is None:
+        subtitle = subtitle.replace("odds is", "odds are")
     chart = chart.properties(width=560, height=alt.Step(28))
     return finish(chart, "What makes this patient's risk differ", subtitle)
+
+
+def _score_of(risk: float, hazard: Floats | None) -> float:
+    """The inverse of `risk_of`."""
+    share = min(max(risk, 1e-9), 1 - 1e-9)
+    if hazard is None:
+        return math.log(share / (1 - share))
+    return math.log(-math.log1p(-share) / max(float(hazard[-1]), 1e-9))
+
+
+def hazard_fit(
+    y: NDArray[np.int32], scores: Floats, hazard: Floats, strength: float = 5.0
+) -> tuple[tuple[float, float], Floats]:
+    """A site's calibration of a proportional hazards model: the log of observed over expected events
+    (Crowson, Atkinson & Therneau 2016), shrunk towards none, and its variance.
+
+    >>> found, spread = hazard_fit(np.array([2 * (1 << 20) + 1] * 45), np.zeros(45), np.array([0.5, 1.0]))
+    >>> found, spread[1, 1]
+    ((1.0, 0.0), 0.02)
+    """
+    grid = np.linspace(0, 1, len(hazard) + 1)
+    baseline = np.interp(parts_of(y), grid, np.append(0.0, hazard))
+    expected = float(np.sum(baseline * np.exp(np.clip(scores, -40, 40)))) + strength
+    observed = float(np.count_nonzero(y & 1)) + strength
+    return (1.0, math.log(observed / expected)), np.diag([0.0, 1 / observed])
+
+
+def survival_curve(found: Explanation, outcome: Survival) -> Figure:
+    """The share without the event: of patients like this one, and of the site's average patient."""
+    hazard = np.zeros(1) if found.hazard is None else found.hazard
+    shift = _score_of(found.calibrated, found.hazard) - found.log_odds
+    lines = {"This patient": found.log_odds + shift, "This site's average": found.base + shift}
+    rows = [
+        {"who": who, "time": float(time), "share": float(1 - risk)}
+        for who, score in lines.items()
+        for time, risk in zip(
+            [0.0, *outcome.edges],
+            [0.0, *proportional(np.array([score]), hazard)[0].tolist()],
+            strict=True,
+        )
+    ]
+    colours = alt.Scale(domain=list(lines), range=[RAISES, TOTAL])
+    chart = alt.Chart(table(rows)).mark_line(point=True)
+    chart = chart.encode(
+        x=alt.X("time:Q", title=f"{outcome.time} since the values were measured"),
+        y=alt.Y("share:Q", title="Share without the event", scale=alt.Scale(domain=[0, 1])),
+        color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="top")),
+        strokeDash=alt.StrokeDash("who:N", legend=None),
+    )
+    return finish(
+        chart.properties(width=520, height=280), "Without the event", "As calibrated here"
+    )
 
 
 def _bar(name: str, start: float, end: float, total: str = "") -> dict[str, float | str]:
@@ -437,7 +526,7 @@ def _bar(name: str, start: float, end: float, total: str = "") -> dict[str, floa
     return {**bar, "end": max(start, end), "what": what, "text": text}
 
 
-def _line(part: Part, federation: bool) -> dict[str, str | None]:
+def _line(part: Part, scale: str, federation: bool) -> dict[str, str | None]:
     where = None
     if part.percentile is not None:
         where = _percentile(part.percentile, part.margin, federation)
@@ -445,7 +534,7 @@ def _line(part: Part, federation: bool) -> dict[str, str | None]:
         "label": part.label,
         "value": part.value,
         "percentile": where,
-        "effect": f"odds × {math.exp(part.contribution):.2f}",
+        "effect": f"{scale} × {math.exp(part.contribution):.2f}",
         "reasons": "; ".join(part.reasons),
         "caution": part.caution,
     }

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from suture.engine.federation import survey
+from suture.engine.federation import ask_ready, survey
 from suture.errors import RunError, StudyError
 from suture.explain.run import Answer, ConceptModel, FinishedRun, Floats
 from suture.privacy.accounting.accountant import epsilon as epsilon_of_event
@@ -79,11 +79,12 @@ def release_percentiles(
     total, variance, repeated = np.zeros(len(columns) * bins), 0.0, 0
     spent: dict[str, float] = {}
     world = survey(run.study, run.base, run.study.seed)
+    ask_ready(run.study, world, needed=True)
     for i, place in enumerate(world.places, start=1):
         with open_account(run.study, place, world.schema, delta=delta, budget=budget) as site:
             promise = site.budget
             multiplier = noise_for(epsilon, promise.delta, 1.0, 1, promise.accountant)
-            about = (place.source, world.schema, run.study.outcome, columns)
+            about = (place.source, world.schema, run.study.column, columns)
             read = read_each(*about, site=place.name, passage=site.passage)
             tally = joint_histograms(read, bins)
             what = f"histograms of {len(columns)} columns ({', '.join(columns)}), bins={bins}"

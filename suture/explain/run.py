@@ -19,6 +19,7 @@ from suture.engine.plan import World
 from suture.errors import RunError, StudyError
 from suture.methods.registry import declared, readable
 from suture.models.concepts import Concepts
+from suture.models.hazards import proportional
 from suture.privacy.software import VERSION
 from suture.privacy.unit import Patients
 from suture.report.shell import fill, put
@@ -41,16 +42,17 @@ RAISES, LOWERS, TOTAL = "#D55E00", "#0072B2", "#5f6368"
 
 @dataclass(frozen=True)
 class ConceptModel:
-    """A logistic regression over the concepts that a schema declares, in the order of the
-    weights."""
+    """A logistic regression over the concepts that a schema declares, in the order of the weights;
+    with ``hazard``, the baseline's cumulative hazards, a proportional hazards model."""
 
     schema: Schema
     weights: Rows
     bias: float
     concepts: Concepts
+    hazard: Floats | None = None
 
     def log_odds(self, rows: Rows) -> Floats:
-        """The model's log odds of encoded rows."""
+        """The model's log odds of encoded rows, or log hazards against the baseline."""
         matrix = self.concepts.matrix(rows).astype(np.float64)
         return np.asarray(matrix @ self.weights + self.bias)
 
@@ -121,7 +123,8 @@ class FinishedRun:
         model = self.result.model
         weights = model.get("weights", np.zeros(0, np.float32))
         bias = float(model["bias"][0]) if len(weights) else 0.0
-        found = ConceptModel(schema, weights, bias, method.concepts(schema))
+        hazard = np.asarray(model["hazard"], np.float64) if "hazard" in model else None
+        found = ConceptModel(schema, weights, bias, method.concepts(schema), hazard)
         if weights.shape != (len(found.concepts),):
             raise RunError(
                 f"the run's model has {len(weights)} weights, but its schema declares "
@@ -153,8 +156,19 @@ def sigmoid(log_odds: float) -> float:
     return 1 / (1 + math.exp(-max(-40.0, min(40.0, log_odds))))
 
 
+def risk_of(score: float, hazard: Floats | None = None) -> float:
+    """The risk that belongs to log odds, or to a log hazard by the end of a baseline's intervals.
+
+    >>> risk_of(0.0), round(risk_of(0.0, np.array([0.2, np.log(2)])), 6)
+    (0.5, 0.5)
+    """
+    return (
+        sigmoid(score) if hazard is None else float(proportional(np.array([score]), hazard)[0, -1])
+    )
+
+
 def calibrated_interval(
-    log_odds: float, scaling: tuple[tuple[float, float], Floats]
+    log_odds: float, scaling: tuple[tuple[float, float], Floats], hazard: Floats | None = None
 ) -> tuple[float, tuple[float, float]]:
     """The calibrated risk and its 95 % interval, which covers what the site's own patients leave
     open about the calibration.
@@ -165,7 +179,8 @@ def calibrated_interval(
     at = np.array([log_odds, 1.0])
     half = 1.959964 * math.sqrt(float(at @ covariance @ at))
     middle = slope * log_odds + intercept
-    return sigmoid(middle), (sigmoid(middle - half), sigmoid(middle + half))
+    low, high = (risk_of(middle + way * half, hazard) for way in (-1, 1))
+    return risk_of(middle, hazard), (low, high)
 
 
 def file_stem(*words: str) -> str:

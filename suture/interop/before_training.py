@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from suture.site.profile import (
     width,
 )
 from suture.site.reading import Passage
+from suture.site.ready import charging
 from suture.study import Study
 
 OUTSIDE = 0.05
@@ -81,7 +83,7 @@ def check(
         delta = study.privacy.delta if study.privacy else 1e-5
         accountant = study.privacy.accountant if study.privacy else "pld"
         profiles = _released(study, here, Budget(epsilon, delta, accountant))
-    classes = here.class_count
+    classes = here.target.count
     return of_profiles(
         study.name, profiles, here.schema, epsilon=epsilon, delta=delta, classes=classes
     )
@@ -96,7 +98,7 @@ def _columns(
     passage = passage or (admission.passage if admission else None)
     return load(
         place.source, here.schema, here.outcome, site=place.name, holdout=0.0,
-        split_key=str(study.seed), classes=here.classes, passage=passage, profile=kind,
+        split_key=str(study.seed), target=here.target, passage=passage, profile=kind,
     )  # fmt: skip
 
 
@@ -108,9 +110,10 @@ def _profile(study: Study, here: World, place: Place) -> Profile:
 
 
 def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
-    """Gate, promise, read, pay, release: in that order, site by site. A charter is asked about this
-    epsilon."""
-    account, classes = f"{study.name}/interop", here.class_count
+    """Ready, gate, promise, read, pay, release: in that order, site by site. A charter is asked
+    about this epsilon."""
+    federation.ask_ready(study, here, needed=True)
+    account, classes = f"{study.name}/interop", here.target.count
 
     def share(noise: float) -> Share:
         size = width(here.schema, classes)
@@ -125,7 +128,7 @@ def _released(study: Study, here: World, budget: Budget) -> dict[str, Profile]:
     found = {}
     for place in here.places:
         secret = gate.secret_of(place, here.seed)
-        with gate.borrowed(place, None) as ledger:
+        with closing(charging(place, None, study.digest)) as ledger:
             passage = None
             if place.home is not None:
                 asked = federation.request(study, here.schema, place.name)
@@ -163,7 +166,7 @@ def _alone(study: Study, here: World, site: str) -> Report:
             f"--site: the study has no site {site!r}; expected one of {', '.join(places)}"
         )
     profile, name = _profile(study, here, places[site]), f"{study.name}, {site}"
-    classes, profiles = here.class_count, {site: profile}
+    classes, profiles = here.target.count, {site: profile}
     report = of_profiles(name, profiles, here.schema, epsilon=None, delta=0.0, classes=classes)
     items = [{**asdict(item), "learned": ""} for item in against_schema(site, profile, here.schema)]
     headline = f"{len(items)} questions to {site} before training."

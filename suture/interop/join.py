@@ -37,6 +37,7 @@ from suture.protection.envelope import seal, unseal
 from suture.result import Result
 from suture.site import gate
 from suture.site.hospital import Hospital, Member
+from suture.site.ready import charging
 from suture.study import Study
 from suture.training.local import at_round
 
@@ -64,7 +65,8 @@ def join(
             f"{result.data['method']!r}"
         )
     path = Path(study).resolve()
-    asked = _only(Study.from_toml(path), site)
+    whole = Study.from_toml(path)
+    asked = _only(whole, site)
     here = federation.survey(asked, path.parent, asked.seed)
     _matches(result, asked, here)
     place = next((place for place in here.places if place.name == site), None)
@@ -77,7 +79,7 @@ def join(
     if not isinstance(method, IFedAvg):
         raise StudyError(f"expected the method {readable('layers')}, found {method.name!r}")
     shared = np.ascontiguousarray(result.model["shared"], np.float32)
-    ledger = gate.open_ledger(place, None)
+    ledger = charging(place, None, whole.digest)
     try:
         gate.open_lifetime(place, ledger, private=asked.private)
         planned = _promise(asked, here, site, rounds, ledger)
@@ -129,10 +131,9 @@ def _matches(result: Result, study: Study, here: World) -> None:
             f'method.name must be "{name}" to join this run, found {study.method.name!r}'
         )
     own = study.method.own(declared(name).settings).model_dump()
-    classes = list(here.classes) if isinstance(here.classes, tuple) else here.class_count
     pairs = {
-        "outcome": (result.data["study"]["outcome"], study.outcome),
-        "classes": (model["classes"], classes),
+        "outcome": (result.data["outcome"], study.asked),
+        "classes": (model["classes"], here.target.plain()["classes"]),
         "schema.features": (model["schema"]["features"], features),
         "encoded columns": (model["features"], list(here.features)),
         "model.hidden": (model["sizes"][1:-1], list(study.model.hidden)),

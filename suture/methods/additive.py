@@ -12,7 +12,8 @@ descent with momentum (Polyak & Juditsky 1992; Polyak 1964).
 | `theta` | theta, the model: log odds = theta P with P = (1/4, (x - m) / c) |
 | a gradient | the sum of P / norm(P) times the residual (p - y) / max(p, 1 - p) |
 | noise multiplier z | of one gradient: its noise is z, because a patient's part has norm 1 |
-| `SHARE` | f, the part of the budget (1 / z^2 added up) that release 1 gets |
+| `link.share` | f, the part of the budget (1 / z^2 added up) that release 1 gets |
+| `link` | how scores and outcomes belong together: log odds as above, or log hazards (docs/statistics.md) |
 
 Rounds: release 1, then gradients. Nothing is sampled. With ``local_noise`` every site adds all of
 the noise itself, and no secure sum is needed.
@@ -34,18 +35,18 @@ from pydantic import Field as Setting
 from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State
 from suture.methods.declared import Citation, Declared, Fit, Public, Settings, Setup
+from suture.methods.links import LOGISTIC, Link, link_of
 from suture.models.concepts import Concepts, Remember, plain, terms
 from suture.models.dense import dense_only
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share, pack_words, unpack_words, wrapped
 from suture.schema.message import Field
+from suture.schema.outcome import Classes, Survival
 from suture.schema.table import Number, Schema
 from suture.training import contributions as statistics
 
 Floats = NDArray[np.float64]
-SHARE = 0.02
-"""Of the budget (1 / z^2 added up), release 1's part; between .01 and .06 it makes no difference."""
 LEAST_ROUNDS = 4
 FEW = 20
 """With so few rounds momentum is lower and a message holds half as many bytes."""
@@ -134,6 +135,7 @@ class Additive(Method):
     """For reading: the most features that keep a shape; 0: all."""
     directions: tuple[Direction, ...] = ()
     """For reading: numbers whose shape rises or falls as the schema's ``worse`` says."""
+    link: Link = LOGISTIC
     name: str = "additive"
     phased: bool = True
     by_size: bool = False
@@ -181,12 +183,12 @@ class Additive(Method):
     def share(self, round_: int, noise: float | None) -> Share:
         """The mechanism of a round. The grid is coarse, by powers of two: the noise covers the
         rounding (docs/veil.md, Theorem 4), and words are short."""
-        size = len(self.terms) + (2 if round_ == 1 else 1)
+        size = len(self.terms) + 1 + (self.link.entries if round_ == 1 else 0)
         if noise is None:
             return Share(Grid(1.0, None, size, self._counted, FINE))
         rho = 1 / (2 * noise**2)
         if round_ == 1:
-            rho *= self.gradients * SHARE / (1 - SHARE)
+            rho *= self.gradients * self.link.share / (1 - self.link.share)
         own = 1 / math.sqrt(2 * rho * self._counted)
         step = 2.0 ** math.floor(math.log2(own / STEPS))
         return Share(Grid(1.0, rho, size, self._counted, step))
@@ -194,7 +196,7 @@ class Additive(Method):
     def round_event(
         self, round_: int, site: str, size: int, noise: float | None
     ) -> dp_accounting.DpEvent:
-        """One noisy sum of vectors of norm 1: the first has `SHARE` of the budget, the others have
+        """One noisy sum of vectors of norm 1: the first has `Link.share` of the budget, the others have
         the same."""
         return self.share(round_, noise).event
 
@@ -207,6 +209,7 @@ class Additive(Method):
             "bias": Field("<f4", (1,), -STRONGEST, STRONGEST),
             "centre": Field("|i1", (size,), -127, 127),
             "scale": Field("<f4", (1,), *SCALES),
+            **self.link.fields(),
         }
         if self.rounds > FEW:
             return {**fields, "theta": Field("<f4", (size,), -STRONGEST, STRONGEST)}
@@ -263,9 +266,9 @@ class Additive(Method):
 
     def _first(self, data: Patients) -> Rows:
         """(1, x, y) / norm of each row, a patient's rows with equal parts."""
-        one = np.ones((data.rows, 1), np.float32)
-        y = (data.y > 0).astype(np.float32)[:, None]
-        rows = np.hstack([one, self._values(data), y])
+        known = np.hstack([np.ones((data.rows, 1), np.float32), self._values(data)])
+        norms = 1 / _unit_weights(known, np.arange(data.rows + 1))
+        rows = np.hstack([known, self.link.counted(data.y, norms)])
         return rows, _unit_weights(rows, data.starts)
 
     def _gradient(self, data: Patients, message: Arrays) -> Rows:
@@ -273,8 +276,8 @@ class Additive(Method):
         rows, weights = self._centred(data, message["centre"], float(message["scale"][0]))
         unit = float(message["unit"][0]) if self.rounds <= FEW else 1.0
         theta = np.append(message["bias"].astype(np.float64), unit * message["theta"])
-        p = statistics.risk(statistics.logits(rows, theta, 0.0))
-        return rows, weights * residual(p, data.y)
+        scores = statistics.logits(rows, theta, 0.0)
+        return rows, weights * self.link.residual(scores, data.y, message)
 
     def _centred(
         self, data: Patients, centre: NDArray[np.int8], scale: float
@@ -308,6 +311,7 @@ class Additive(Method):
             "kept": np.ones(d + 1, np.int8),
             "weights": np.zeros(d, np.float32),
             "bias": np.zeros(1, np.float32),
+            **self.link.unknown(),
         }
 
     def broadcast(self, state: State, site: str) -> Arrays:
@@ -315,7 +319,7 @@ class Additive(Method):
         if not state["t"][0]:
             return {}
         theta = np.clip(state["theta"], -STRONGEST, STRONGEST)
-        message = {"centre": state["centre"], "scale": state["scale"]}
+        message = {key: state[key] for key in ("centre", "scale", *self.link.fields())}
         message["bias"] = theta[:1].astype(np.float32)
         if self.rounds > FEW:
             return {**message, "theta": theta[1:].astype(np.float32)}
@@ -328,7 +332,7 @@ class Additive(Method):
         new = {key: array.copy() for key, array in state.items()}
         new["t"] += 1
         people = sum(answer.patients for answer in answers)
-        total, steps = _opened(answers, len(self.terms) + (2 if new["t"][0] == 1 else 1))
+        total, steps = _opened(answers, self.share(int(new["t"][0]), None).grid.size)
         if new["t"][0] == 1:
             variance = sum(float(answer.payload["v"][0]) for answer in answers) / steps**2
             self._start(new, total, people, math.sqrt(variance))
@@ -351,20 +355,24 @@ class Additive(Method):
         """Centre, scale, rate of the outcome and the schedule from release 1 (docs/additive.md,
         section 2). What noise cannot have left possible is clipped to what is."""
         d = len(self.terms)
-        mass = float(np.clip(total[0], people / math.sqrt(2 + d), people))
-        rate = float(np.clip(total[-1] / mass, 1e-3, 1 - 1e-3))
-        code = np.rint(127 * np.clip(total[1:-1] / mass, -1, 1)).astype(np.int8)
+        square_of_outcomes, whole = self.link.rest()
+        mass = float(np.clip(whole * total[0], people / math.sqrt(2 + d), people))
+        score, rate, known = self.link.start(total[d + 1 :], mass, noise)
+        new.update(known)
+        means = whole * total[1 : d + 1] / mass
+        code = np.rint(127 * np.clip(means, -1, 1)).astype(np.int8)
         square = (people / mass) ** 2
-        spread = square - 1 - rate - float(np.sum((total[1:-1] / mass) ** 2))
-        spread += d * (noise / mass) ** 2
+        spread = square - 1 - float(np.sum(means**2))
+        spread -= square_of_outcomes * float(np.clip(total[-1] / mass, 1e-3, 1 - 1e-3))
+        spread += d * (whole * noise / mass) ** 2
         scale = math.sqrt(max(spread, 0.05 * square))
         new["centre"], new["scale"] = code, np.array([scale], np.float32)
-        new["theta"][0] = math.log(rate / (1 - rate)) / BIAS
+        new["theta"][0] = score / BIAS
         new["mean"][:] = 0
         # Release 1's noise tells a gradient's: their parts of the budget are fixed.
-        level = noise * math.sqrt(self.gradients * SHARE / (1 - SHARE))
+        level = noise * math.sqrt(self.gradients * self.link.share / (1 - self.link.share))
         new["noise"] = np.array([level])
-        step = CAP / min(rate, 1 - rate)
+        step = CAP / rate
         if level > 0:
             step = min(step, REACH * people / (level * math.sqrt(self.gradients)))
         new["rate"] = np.array([(1 - self.momentum) * step])
@@ -396,15 +404,16 @@ class Additive(Method):
     def predict(
         self, state: State, own: State, x: NDArray[np.float32], site: str
     ) -> NDArray[np.float32]:
-        """Risk by the global model: the same at every site."""
+        """Risk by the global model, for survival by the end of each interval: the same at every
+        site."""
         small = len(x) * len(self.terms) <= _SMALL
         values = (
             _TESTED.get(x, lambda: self.terms.matrix(x), self.terms.digest)
             if small
             else self.terms.matrix(x)
         )
-        logits = statistics.logits(values, state["weights"], float(state["bias"][0]))
-        return statistics.risk(logits).astype(np.float32)
+        scores = statistics.logits(values, state["weights"], float(state["bias"][0]))
+        return self.link.predict(scores, state)
 
     def facts(self, state: State) -> dict[str, object]:
         """For the model card: how far noise can have moved a term's weight."""
@@ -421,16 +430,6 @@ class Additive(Method):
         moved = np.where(ages > 0, 1 - self.momentum ** np.maximum(ages, 0), 0).mean(axis=0)
         level = float(state["rate"][0] * state["noise"][0]) / (self.patients * (1 - self.momentum))
         return float(level * math.sqrt(float(np.sum(moved**2))) / state["scale"][0])
-
-
-def residual(p: Floats, y: NDArray[np.int32]) -> Floats:
-    """(p - y) / max(p, 1 - p): within [-1, 1], and 0 on average where p is the true risk.
-
-    >>> residual(np.array([0.2, 0.2, 0.75]), np.array([0, 1, 0])).tolist()
-    [0.25, -1.0, 1.0]
-    """
-    found: Floats = (p - (y > 0)) / np.maximum(p, 1 - p)
-    return found
 
 
 def as_centre(code: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -477,9 +476,10 @@ class Shapes(Settings):
 def build(setup: Setup) -> Additive:
     """From a study."""
     own, public = Shapes.model_validate(setup.settings), setup.public
-    if public.classes != 2:
+    link = link_of(public.outcome)
+    if link is None:
         raise StudyError(
-            f"method 'additive' tells two outcomes apart, found {public.classes} classes; use "
+            f"method 'additive' tells two outcomes apart, found {public.outcome.count} classes; use "
             "another method (`suture methods` lists them)"
         )
     if public.scaling == "site":
@@ -492,12 +492,12 @@ def build(setup: Setup) -> Additive:
     known = plain(width) if public.schema is None else terms(public.schema)
     sizes = (setup.rounds, public.sites, public.patients, public.honest)
     held = directions(public.schema, known) if own.monotone and public.schema else ()
-    return Additive(known, *sizes, own.local_noise, own.features, held)
+    return Additive(known, *sizes, own.local_noise, own.features, held, link)
 
 
 def suits(public: Public) -> Fit:
     """Whatever a table's size, where two outcomes are told apart."""
-    if public.images or public.classes != 2:
+    if public.images or link_of(public.outcome) is None:
         return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
     if public.epsilon is None:
         return Fit(3.0, "calibrated, and readable as one curve per feature")
@@ -547,4 +547,5 @@ DECLARED = Declared(
     schedule=schedule,
     model="concepts",
     concepts=terms,
+    outcomes=(Classes, Survival),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Answer, Arrays, Needs, State, Trained, trained
-from suture.methods.declared import Declared, Setup
+from suture.methods.declared import NETWORKS, Declared, Setup
 from suture.privacy.door import Payload, Session
 
 
@@ -45,4 +45,4 @@ def build(setup: Setup) -> Alone:
     return Alone(setup.network, setup.local)
 
 
-DECLARED = Declared("alone", build)
+DECLARED = Declared("alone", build, outcomes=NETWORKS)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from suture.methods.base import Arrays, State, Trained, Weighting, private_local, update_of
-from suture.methods.declared import Citation, Declared, Range, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Range, Setup
 from suture.methods.fedavg import Weighted
 from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
@@ -99,4 +99,5 @@ DECLARED = Declared(
         ),
     ),
     space=lambda settings: (Range("method.alpha", 0.1, 0.9, log=False),),
+    outcomes=NETWORKS,
 )

@@ -17,6 +17,7 @@ from suture.errors import StudyError
 from suture.methods.base import Method
 from suture.models.concepts import Concepts, dictionary
 from suture.models.network import Network
+from suture.schema.outcome import TWO, Classes, Outcome, Survival
 from suture.schema.table import Schema
 from suture.training.local import Local
 
@@ -97,6 +98,8 @@ TRAINING: Space = (
     Choice("method.batch", (16, 32, 64, 128, 256)),
     Range("method.rate", 0.03, 3.0),
 )
+NETWORKS = (Classes, Survival)
+"""The outcomes that networks are trained for by `Fused` and `row_gradients`."""
 LOCAL_TRAINING = frozenset(
     [
         "local_epochs",
@@ -121,7 +124,7 @@ class Public:
     sites: int = 1
     patients: int = 1 << 40
     sizes: Mapping[str, int] = field(default_factory=dict)
-    classes: int = 2
+    outcome: Outcome = TWO
     epsilon: float | None = None
     masked: bool = False
     images: bool = False
@@ -204,9 +207,22 @@ class Declared:
     layers; a statistic has none."""
     concepts: Callable[[Schema], Concepts] = dictionary
     """With a model of concepts: the dictionary that its weights belong to."""
+    outcomes: tuple[type[Outcome], ...] = (Classes,)
+    """What it can predict, or tell about."""
     shows_layers: Callable[[Any], bool] = lambda settings: False
     """Whether sites show their layers, so that exact profiles of the columns belong to a run
     without a promise."""
+
+    def refuses(self, outcome: Outcome) -> str:
+        """Why it cannot be asked about an outcome, and what to do."""
+        if isinstance(outcome, Classes):
+            return (
+                f"{self.name!r} is about follow-up until an event; write outcome = {{ time = ... }}"
+            )
+        return (
+            f"{self.name!r} is about classes, and this study's outcome is the time until an event; "
+            "use another method (`suture methods` lists them), or name the outcome's column alone"
+        )
 
     @property
     def own(self) -> frozenset[str]:

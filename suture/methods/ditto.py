@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.methods.base import Arrays, State, Trained, Weighting, private_local, update_of
-from suture.methods.declared import Citation, Declared, Range, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Range, Setup
 from suture.methods.fedprox import Proximal
 from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Session
@@ -78,4 +78,5 @@ DECLARED = Declared(
         ),
     ),
     space=lambda settings: (Range("method.proximal", 0.001, 1.0),),
+    outcomes=NETWORKS,
 )

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Setting
 
+from suture.errors import StudyError
 from suture.methods.base import Arrays, Method, State, Wrapper
 from suture.methods.declared import Settings, Setup
 from suture.methods.fairfed import LIMIT, gaps_of, patient_risk, pushes
@@ -34,6 +35,7 @@ from suture.models.network import Network
 from suture.privacy.door import LOCAL, Payload, Session
 from suture.privacy.noise.source import derive, generator
 from suture.privacy.unit import Patients
+from suture.schema.outcome import Classes
 from suture.training.local import Local
 from suture.training.mechanism import by_row, train
 
@@ -184,6 +186,8 @@ def wrapped(method: Method, setup: Setup, own: Ensembled) -> Method:
     """The method as a study asks for it, alone or with each hospital's own model beside it."""
     if not own.ensemble:
         return method
+    if not isinstance(setup.public.outcome, Classes):
+        raise StudyError("method.ensemble mixes risks of classes; leave it out for follow-up")
     return Ensemble(
         method,
         setup.network,

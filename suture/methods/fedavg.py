@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from suture.methods.base import Answer, State, Trained, Weighting, mean_delta, with_momentum
-from suture.methods.declared import Citation, Declared, Fit, Public, Settings, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Fit, Public, Settings, Setup
 
 PAPER = Citation(
     "Communication-Efficient Learning of Deep Networks from Decentralized Data",
@@ -71,4 +71,12 @@ def suits(public: Public) -> Fit:
     return Fit(2.0, "works everywhere; every hospital's update carries all of its noise")
 
 
-DECLARED = Declared("fedavg", build, FedAvgSettings, cites=(PAPER,), suits=suits, global_model=True)
+DECLARED = Declared(
+    "fedavg",
+    build,
+    FedAvgSettings,
+    cites=(PAPER,),
+    suits=suits,
+    global_model=True,
+    outcomes=NETWORKS,
+)

@@ -26,7 +26,7 @@ from pydantic import Field
 from scipy.cluster import hierarchy
 
 from suture.methods.base import Answer, Arrays, Needs, State, Trained, Weighting, mean_delta
-from suture.methods.declared import Choice, Citation, Declared, Setup
+from suture.methods.declared import NETWORKS, Choice, Citation, Declared, Setup
 from suture.methods.fedavg import Weighted
 
 
@@ -112,6 +112,7 @@ DECLARED = Declared(
         ),
     ),
     space=lambda settings: (Choice("method.clusters", (2, 3, 4)), Choice("method.warmup", (2, 5))),
+    outcomes=NETWORKS,
 )
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from suture.methods.base import Answer, Arrays, State, Trained, Weighting, mean_delta
-from suture.methods.declared import SERVER_RATE, Citation, Declared, Settings, Setup
+from suture.methods.declared import NETWORKS, SERVER_RATE, Citation, Declared, Settings, Setup
 
 Server = Literal["fedadam", "fedyogi", "fedadagrad"]
 LABELS = {"fedadam": "FedAdam (FedCVR)", "fedyogi": "FedYogi", "fedadagrad": "FedAdagrad"}
@@ -121,6 +121,7 @@ def _declared(name: Server, paper: Citation) -> Declared:
         cites=(paper,),
         space=lambda settings: (SERVER_RATE,),
         global_model=True,
+        outcomes=NETWORKS,
     )
 
 

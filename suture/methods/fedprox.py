@@ -16,7 +16,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from suture.methods.base import Weighting
-from suture.methods.declared import Citation, Declared, Range, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Range, Setup
 from suture.methods.fedavg import FedAvg, Weighted
 from suture.models.network import Network
 from suture.training.local import Local
@@ -57,4 +57,5 @@ DECLARED = Declared(
     ),
     space=lambda settings: (Range("method.proximal", 0.001, 1.0),),
     global_model=True,
+    outcomes=NETWORKS,
 )

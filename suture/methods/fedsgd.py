@@ -34,6 +34,7 @@ from pydantic import Field as Setting
 from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State, weights_field
 from suture.methods.declared import (
+    NETWORKS,
     ROUNDS,
     SERVER_RATE,
     Citation,
@@ -198,4 +199,5 @@ DECLARED = Declared(
     searches=(ROUNDS,),
     space=lambda settings: (SERVER_RATE,),
     suits=suits,
+    outcomes=NETWORKS,
 )

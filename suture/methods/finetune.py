@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from suture.methods.base import Answer, Arrays, State, Trained, Weighting, averaged, trained
-from suture.methods.declared import Choice, Citation, Declared, Setup
+from suture.methods.declared import NETWORKS, Choice, Citation, Declared, Setup
 from suture.methods.fedavg import Weighted
 from suture.privacy.door import Payload, Session
 
@@ -87,4 +87,5 @@ DECLARED = Declared(
         ),
     ),
     space=lambda settings: (Choice("method.tuning", (0.1, 0.2, 0.4)),),
+    outcomes=NETWORKS,
 )

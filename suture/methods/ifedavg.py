@@ -11,6 +11,7 @@ from the federation's (`suture interop`).
 | `shared` | f_shared; for two classes it has two logits, as the paper's |
 | `layers` (own state): b_in, w_in, b_out, w_out | f_in(x) = (x + b_in) * w_in, f_out likewise |
 | `layers.out = "scalar"` | w_out as a single number (appendix A.4, Figure 19) |
+| `layers.out = "bias"`, `"weight"` | only b_out or only w_out trained (Figure 18) |
 | `weighting = "uniform"` | section 4, Training |
 | `share` | section 5.2: sites willing to show their layers for the heat map |
 
@@ -42,12 +43,12 @@ from suture.methods.base import (
     update_of,
     weights_field,
 )
-from suture.methods.declared import Citation, Declared, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Setup
 from suture.methods.fedavg import Weighted
 from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Sealed, Session
 from suture.schema.message import Field
-from suture.training.affine import Layers
+from suture.training.affine import Kind, Layers
 from suture.training.mechanism import DpSgd
 
 IN_ONLY = Layers()
@@ -147,8 +148,8 @@ class IFedAvg(Trained):
 class Shaped(Weighted):
     """iFedAvg's own."""
 
-    input_layer: Literal["none", "vector", "scalar"] = "vector"
-    output_layer: Literal["none", "vector", "scalar"] = "none"
+    input_layer: Kind = "vector"
+    output_layer: Kind = "none"
     share_layers: bool = False
     layer_spread: float | None = Setting(default=None, gt=0)
 
@@ -179,6 +180,7 @@ DECLARED = Declared(
     ),
     model="layers",
     shows_layers=_shows,
+    outcomes=NETWORKS,
 )
 
 

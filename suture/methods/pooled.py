@@ -8,7 +8,7 @@ epsilon, the same for every patient.
 from __future__ import annotations
 
 from suture.methods.base import Weighting
-from suture.methods.declared import Declared, Setup
+from suture.methods.declared import NETWORKS, Declared, Setup
 from suture.methods.fedavg import FedAvg
 from suture.models.network import Network
 from suture.training.local import Local
@@ -27,4 +27,4 @@ def build(setup: Setup) -> FedAvg:
     return pooled(setup.network, setup.local)
 
 
-DECLARED = Declared("pooled", build, moves_rows=True)
+DECLARED = Declared("pooled", build, moves_rows=True, outcomes=NETWORKS)

@@ -54,6 +54,7 @@ _STATISTICS = {
     "survive": "survival",
     "associate": "regression",
     "evaluate": "evaluation",
+    "prognosis": "prognosis",
 }
 """Statistics run as methods do, and are asked for by commands of their own."""
 DEFAULT = "fedadam"
@@ -242,9 +243,10 @@ def build(
     from suture.methods.ensemble import Ensembled, wrapped
 
     one = declared(name)
-    setup = Setup(
-        spec.own(one.settings), network, local, spec.rounds, spec.participation, public or Public()
-    )
+    public = public or Public()
+    if not isinstance(public.outcome, one.outcomes):
+        raise StudyError(one.refuses(public.outcome))
+    setup = Setup(spec.own(one.settings), network, local, spec.rounds, spec.participation, public)
     method = one.build(setup)
     return wrapped(method, setup, spec.own(Ensembled)) if one.global_model else method
 
@@ -315,7 +317,8 @@ def recommend(spec: MethodSpec, public: Public) -> MethodSpec:
 
 def ranked(public: Public) -> list[tuple[Declared, Fit]]:
     """The methods that suit a federation, best first, by what each declares about itself."""
-    rated = [(one, one.suits(public)) for one in map(declared, known())]
+    able = [one for one in map(declared, known()) if isinstance(public.outcome, one.outcomes)]
+    rated = [(one, one.suits(public)) for one in able]
     private = public.epsilon is not None
     fitting = [(one, fit) for one, fit in rated if fit.points and not (private and one.unproven)]
     return sorted(fitting, key=lambda pair: -pair[1].points)

@@ -36,7 +36,7 @@ from suture.methods.base import (
     mean_delta,
     weights_field,
 )
-from suture.methods.declared import Citation, Declared, Setup
+from suture.methods.declared import NETWORKS, Citation, Declared, Setup
 from suture.methods.fedavg import Weighted
 from suture.privacy.door import Payload, Session
 from suture.schema.message import Field
@@ -124,6 +124,7 @@ DECLARED = Declared(
             "arXiv:1910.06378",
         ),
     ),
+    outcomes=NETWORKS,
 )
 
 

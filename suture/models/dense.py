@@ -128,6 +128,9 @@ class Dense:
     def classes(self) -> int:
         return 2 if self.sizes[-1] == 1 else self.sizes[-1]
 
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        return y
+
     @property
     def inputs(self) -> int:
         return self.sizes[0]

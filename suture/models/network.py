@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.errors import RunError
 from suture.models.dense import Dense, Description, Floats, Settings, Trainer
+from suture.models.hazards import Hazards
 from suture.models.residual import Residual
 
 
@@ -46,7 +48,10 @@ class Network(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many outcomes are told apart: one logit means two."""
+        """How many labels training tells apart: one logit means two."""
+
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The labels that training uses, 0 to ``classes`` - 1, from the codes of outcomes."""
 
     @property
     def inputs(self) -> int:
@@ -62,7 +67,7 @@ class Network(Protocol):
         """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Residual)}
+KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Hazards, Residual)}
 
 
 def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:

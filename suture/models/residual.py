@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture.errors import MissingExtra, StudyError
 from suture.models.dense import Description, Floats, Settings, Trainer, probabilities
@@ -130,6 +131,9 @@ class Residual:
     @property
     def classes(self) -> int:
         return 2 if self.outputs == 1 else self.outputs
+
+    def labels(self, y: NDArray[np.int32]) -> NDArray[np.int32]:
+        return y
 
     @cached_property
     def shapes(self) -> Shapes:

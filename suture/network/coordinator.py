@@ -152,16 +152,13 @@ class Remote:
             raise StudyError(f"method 'pooled' moves rows to one place and {one_machine}")
         if study.simulation:
             raise StudyError(f"a simulation (simulation = true) {one_machine}")
-        self._carrier.start(study, base, folder)
-        here = federation.survey(study.public(), base, seed, only="")
-        text, deadline = study.public().to_toml(), study.federation.deadline
-        asked = wire.request("open", study=text, seed=seed)
-        opened = self._all(here.names, asked, study.federation.gathering)
-        here.sizes = {site: int(found["patients"]) for site, found in opened.items()}
-        opening = _Opening(seed, study.digest, text, here.sizes, deadline)
-        self._opened[seed] = opening
-        self._heads |= {site: found["head"] for site, found in opened.items() if found["head"]}
-        self._vouch(opening)
+        if study.link_people:
+            raise StudyError(
+                "link_people = true tells every hospital which of its people attend another one, "
+                f"and {one_machine}. Between machines people are counted, not linked: suture overlap"
+            )
+        here, opened = self.begin(study, base, folder, seed)
+        opening = self._opened[seed]
         for site, found in opened.items():
             joined = self._join(site, opening)
             if study.sites:
@@ -179,6 +176,37 @@ class Remote:
         # Peers follow a chain once its site has checked it against what they remember.
         self._vouch(opening)
         return here
+
+    def begin(
+        self, study: Study, base: Path, folder: Path | None, seed: int
+    ) -> tuple[World, dict[str, wire.Header]]:
+        """Open the study at every site, and let peers vouch for the ledgers; nothing is promised."""
+        self._carrier.start(study, base, folder)
+        here = federation.survey(study.public(), base, seed, only="")
+        text, deadline = study.public().to_toml(), study.federation.deadline
+        asked = wire.request("open", study=text, seed=seed)
+        opened = self._all(here.names, asked, study.federation.gathering)
+        here.sizes = {site: int(found["patients"]) for site, found in opened.items()}
+        opening = _Opening(seed, study.digest, text, here.sizes, deadline)
+        self._opened[seed] = opening
+        self._heads |= {site: found["head"] for site, found in opened.items() if found["head"]}
+        self._vouch(opening)
+        return here, opened
+
+    def people(
+        self, site: str, peer: str, stage: str, body: bytes = b""
+    ) -> tuple[wire.Header, bytes]:
+        """One exchange of a comparison of two sites, carried from one to the other."""
+        (opening,) = self._opened.values()
+        heads = {name: head for name, head in self._heads.items() if name != site}
+        witnessed = {"heads": heads, "vouched": self._vouched.get(site, {})}
+        names = {"study": opening.digest, "seed": opening.seed, "stage": stage, "peer": peer}
+        asked = wire.pack(wire.request("people", body, **names, **witnessed))
+        answers = self._carrier.exchange({site: asked}, opening.deadline)
+        header, found = wire.answer(answers[site], site)
+        self._follow(site, header)
+        self._vouch(opening)
+        return header, found
 
     def _vouch(self, opening: _Opening) -> None:
         """Show every site the ends of all ledgers, and bring back what each remembers of them."""

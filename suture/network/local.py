@@ -127,6 +127,7 @@ class LocalFlower:
             "name": name,
             "charter_needed": False,
             "exact_metrics": "scores",
+            "compares_people": True,
             "accepts": [study.digest],
             "poll_seconds": 0.5,
         }

@@ -54,6 +54,7 @@ from suture.methods.base import Arrays, Method, State
 from suture.methods.registry import declared
 from suture.network import wire
 from suture.network.masking import SiteSums, sums_of
+from suture.network.people import SitePeople
 from suture.network.settings import STATUS, SiteSettings
 from suture.network.wire import Header, Paid, Request, Words
 from suture.network.witnesses import Witnesses, public_identity
@@ -243,7 +244,7 @@ class Participant:
         masked = self.study.protection.sum == "masked"
         shown = describes(self.study, self.world) and self.exact != "none"
         return {
-            "described": counted(data, self.world.class_count) if shown else {},
+            "described": counted(data, self.world.target) if shown else {},
             "accounts": {
                 f"{found.fold}/{found.name}": self._paid(found)
                 for found in self._plans.values()
@@ -253,6 +254,11 @@ class Participant:
             "warnings": list(data.loaded.warnings) if self.world.generated else [],
             "head": self._witnesses.own(self._ledger.head()),
         }
+
+    def people(self, given: Request, body: bytes) -> tuple[Header, bytes]:
+        """One exchange of a comparison with another site."""
+        compared = SitePeople(self.study, self.digest, self.world, self.settings, self.home)
+        return compared.answer(given, body, self._witnesses)
 
     def _counted(self, sites: dict[str, int]) -> dict[str, int]:
         """Sizes of generated sites, which are counted, in the study's order."""
@@ -494,7 +500,6 @@ class Participant:
     def _fits(self, training: Training, state: State) -> None:
         """Refuse a model that does not score made-up rows: nothing is paid, no row touched."""
         member, method = training.member, training.plan.method
-        classes = () if self.world.class_count == 2 else (self.world.class_count,)
         for rows in (1, 2):
             x = np.zeros((rows, *member.hospital.data.train.x.shape[1:]), np.float32)
             try:
@@ -503,7 +508,7 @@ class Participant:
             except Exception as error:
                 text = f"the model to score does not fit the method: {fault(error)}"
                 raise Refused(text, Reason.MESSAGE) from None
-            if found != (rows, *classes):
+            if found != (rows, *self.world.target.shape):
                 raise Refused(f"the model to score gives {found} for {rows} rows", Reason.MESSAGE)
 
     def _scored(self, training: Training, state: State) -> tuple[Header, State]:
@@ -511,7 +516,9 @@ class Participant:
         y, p = training.member.scores(training.plan.method, state)
         if self.exact == "figures":
             threshold = self.study.evaluation.threshold
-            found = measure(y, p, threshold, rows=len(y)) if len(y) else {}
+            found = (
+                measure(y, p, threshold, rows=len(y), target=self.world.target) if len(y) else {}
+            )
             figures = {n: None if value is None else float(value) for n, value in found.items()}
             return {"figures": figures}, {}
         arrays: State = {"y": y, "p": p}
@@ -645,6 +652,8 @@ class Handler:
             return participant.witness(given["heads"]), b""
         if op == "join":
             return participant.join(given["sites"], given["vouched"]), b""
+        if op == "people":
+            return participant.people(given, body)
         arrays = _arrays(body)
         if op == "step":
             return participant.step(given, body)
@@ -722,6 +731,8 @@ def _arrays(body: bytes) -> Arrays:
 
 def _named(given: wire.Request) -> str:
     parts = [given["op"]]
+    if "peer" in given:
+        parts += [f"with {given['peer'][:40]!r}", f"{given['stage'][:10]!r}"]
     if "method" in given:
         parts += [f"{given['method'][:40]!r}", f"seed {given['seed']}"]
     if "round" in given:

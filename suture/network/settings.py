@@ -58,6 +58,8 @@ class SiteSettings(BaseModel):
     """Whether a study is refused here until a person has signed that the table is ready for it."""
     accepts: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
     """Digests of studies accepted without a charter, besides those in ``studies``."""
+    compares_people: bool = False
+    """Whether blinded identifiers may be compared with those of peers (`suture overlap`)."""
     identity: str = "identity.key"
     """The site's key for sums under masks and for the end of its ledger (Ed25519, 32 raw bytes)."""
     witnesses: int | None = Field(default=None, ge=0)

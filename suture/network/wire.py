@@ -14,6 +14,7 @@ look like this is refused before anything else happens.
 | `step`    | method, round, its message, ledger ends and peers' words | its release of this round, paid for |
 | `stage`   | as `step`, and the name of one exchange of several | the outcome of that exchange |
 | `score`   | as `step`, with the model | what may leave about its test patients |
+| `people`  | another site, and what that one sent | blinded points for it, or a noisy count |
 
 A site that refuses says one `Reason` out of a public list and nothing else.
 
@@ -69,6 +70,7 @@ OPERATIONS: dict[str, dict[str, type]] = {
     "step": {**_TRAINING, "round": int, **_WITNESSED},
     "stage": {**_TRAINING, "round": int, "stage": str, **_WITNESSED},
     "score": {**_TRAINING, "round": int, "groups": bool, "texts": dict, **_WITNESSED},
+    "people": {"study": str, "seed": int, "stage": str, "peer": str, **_WITNESSED},
 }
 """The keys of each operation besides ``op``, ``format`` and ``suture``. ``fold`` is 0 where no
 hospitals are held out."""
@@ -92,6 +94,7 @@ class Request(Training, total=False):
     op: str
     round: int
     stage: str
+    peer: str
     groups: bool
     texts: dict[str, object]
     sites: dict[str, int]
@@ -133,6 +136,7 @@ class Header(TypedDict, total=False):
     nothing: bool
     figures: dict[str, float | None]
     groups: dict[str, list[str]]
+    people: int
 
 
 @dataclass(frozen=True)

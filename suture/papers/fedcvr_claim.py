@@ -28,7 +28,8 @@ import numpy as np
 from suture import cohorts
 from suture.engine import conduct
 from suture.errors import DataError
-from suture.papers.reproduction import Chart, Row, Tables, Work, number, spread, summary
+from suture.evaluation.significance import interval
+from suture.papers.reproduction import Chart, Row, Tables, Work, rows_under, spread, summary
 from suture.privacy.files import write_whole
 from suture.report.theme import PALETTE, finish, table
 from suture.study import Study
@@ -293,43 +294,38 @@ def verdict(grid: Grid, printed: Sequence[float]) -> list[Row]:
         tried.append((f"Under noise the {name} moment helps", effects.noisy(ablated, by)))
         tried.append((f"It helps more than without noise ({name})", effects.growth(ablated, by)))
     for rival in ("FedYogi", "FedAdagrad"):
-        gain = effects.noisy(
-            effects.everywhere(FEDADAM, rival), partial(effects.gain, one=FEDADAM, other=rival)
+        gain, where = (
+            partial(effects.gain, one=FEDADAM, other=rival),
+            effects.everywhere(FEDADAM, rival),
         )
-        tried.append((f"Under noise FedAdam beats {rival}", gain))
-    for place in REAL:
-        if effects.levels(place):
-            tried.append(
-                (f"{place}, under noise: FedAdam beats FedAvg", effects.noisy([place], adam))
-            )
-            tried.append(
-                (f"{place}: that advantage grows with noise", effects.growth([place], adam))
-            )
+        tried.append((f"Under noise FedAdam beats {rival}", effects.noisy(where, gain)))
+    for place in filter(effects.levels, REAL):
+        tried += [
+            (f"{place}, under noise: FedAdam beats FedAvg", effects.noisy([place], adam)),
+            (f"{place}: that advantage grows with noise", effects.growth([place], adam)),
+        ]
     rows = []
     for claim, values in tried:
-        row = {"claim": claim, **summary("effect on AUC", values)}
-        spread_of = float(np.std(values, ddof=1))
-        row["effect size (mean / sd)"] = float(np.mean(values)) / spread_of if spread_of else None
-        low, high = (row[f"effect on AUC 95% {end}"] for end in ("low", "high"))
-        row["verdict"] = judged(
-            low if low is None else number(low), high if high is None else number(high)
-        )
+        mean, low, high = interval(values)
+        sd = float(np.std(values, ddof=1))
+        row: Row = {"claim": claim, **summary("effect on AUC", values)}
+        row |= {"effect size (mean / sd)": mean / sd if sd else None, "verdict": judged(low, high)}
         rows.append(row)
-    return rows  # fmt: skip
+    return rows
 
 
 def sentence(rows: Sequence[Row], grid: Grid) -> str:
     """The verdict in words, made from the figures."""
     by_name = {str(row["claim"]): row for row in rows}
     as_printed, tuned, noisy, grows = list(by_name.values())[:4]
-    first = by_name["Under noise the first moment helps"]
-    more = by_name["It helps more than without noise (first)"]
+    first, more = (by_name[name] for name in (
+        "Under noise the first moment helps", "It helps more than without noise (first)"
+    ))  # fmt: skip
 
     def said(row: Row) -> str:
-        low, high = (row[f"effect on AUC 95% {end}"] for end in ("low", "high"))
-        if low is None or high is None:
-            return f"{number(row['effect on AUC']):+.4f}"
-        return f"{number(row['effect on AUC']):+.4f} ({low:+.4f} to {high:+.4f})"
+        mean, low, high = (row[f"effect on AUC{end}"] for end in ("", " 95% low", " 95% high"))
+        reach = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
+        return f"{mean:+.4f}{reach}"
 
     answers = [str(row["verdict"]) for row in (noisy, grows, more)]
     answer = "supported" if all(one.startswith("yes") for one in answers) else "undecided"
@@ -352,32 +348,22 @@ def tables(grid: Grid, printed: Sequence[float]) -> tuple[Tables, str]:
     rows, effects, by_place = verdict(grid, printed), Effects(grid), []
     for place in PLACES:
         for level in effects.levels(place):
-            row: Row = {
-                "federation": place,
-                "noise": f"epsilon {level:g}" if place == STRICT else f"{level:g}",
-            }
+            noise = f"epsilon {level:g}" if place == STRICT else f"{level:g}"
+            row: Row = {"federation": place, "noise": noise}
             for name in OPTIMISERS:
                 values = effects.auc.get((place, level, name))
-                row |= summary(name, list(values)) if values is not None else {name: None}
+                row |= {name: None} if values is None else summary(name, list(values))
             by_place.append(row)
     keys = list(dict.fromkeys(key for row in by_place for key in row))
-    taken: list[Row] = []
-    for cell, found in grid.items():
-        rates = [
-            {k: v for k, v in one.items() if k in ("rate", "server_rate", "proximal")}
-            for one in found["settings"]
-        ]
-        taken.append(
-            {
-                "federation": cell.place,
-                "noise": cell.level,
-                "optimiser": cell.optimiser,
-                "trials": cell.trials,
-                "settings": "; ".join(
-                    ", ".join(f"{k} {v:g}" for k, v in one.items()) for one in rates
-                ),
-            }
-        )
+    rates = ("rate", "server_rate", "proximal")
+    taken = rows_under(
+        "federation | noise | optimiser | trials | settings",
+        (
+            (cell.place, cell.level, cell.optimiser, cell.trials,
+             "; ".join(", ".join(f"{k} {v:g}" for k, v in one.items() if k in rates) for one in found["settings"]))
+            for cell, found in grid.items()
+        ),
+    )  # fmt: skip
     made: Tables = {
         "verdict": ("The claim put to a fair test: effects on AUC, paired over seeds", rows),
         "claim_auc": ("Test AUC by noise and optimiser, each tuned with equal trials on other patients",

@@ -21,7 +21,7 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.engine import conduct
 from suture.engine.conduct import Progress, Step
 from suture.evaluation.significance import interval
@@ -33,6 +33,7 @@ from suture.report.theme import save
 from suture.report.words import Cell
 from suture.report.words import Table as PageTable
 from suture.result import Result
+from suture.schema.outcome import Classes
 from suture.schema.record import MethodResult
 from suture.site.cohort import SiteData, load
 from suture.study import Study
@@ -209,7 +210,9 @@ def rows_of(
 ) -> dict[str, SiteData]:
     """Every site's rows, encoded, in the split that the cohort has (else all train). Patients come
     in the order of their hashes under ``key``."""
-    about = partial(load, schema=cohort.schema, outcome=cohort.outcome, classes=cohort.classes)
+    about = partial(
+        load, schema=cohort.schema, outcome=cohort.outcome, target=Classes(written=cohort.classes)
+    )
     read = partial(about, holdout=0.0, split_key=key, scaling=scaling, profile=profile)
     return {
         site.name: read(site.table, site=site.name, test_source=site.test) for site in cohort.sites

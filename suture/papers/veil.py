@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture import cohorts
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
 from suture.errors import DataError, MissingExtra
 from suture.evaluation.metrics import binary, cross_fitted, ece
 from suture.evaluation.significance import grouped_folds

@@ -5,7 +5,7 @@ before anybody is compared; the answer is kept in every ledger, and asking again
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from suture.privacy.software import software
 from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
 from suture.site import gate
-from suture.site.people import attended, joint_secret, patients_of
+from suture.site.people import OVERLAP, attended, joint_secret, patients_of
+from suture.site.ready import charging, demand
 from suture.study import Study
 
-OVERLAP = "overlap"
 LEARNS = (
     "Whoever runs this command holds all the tables, and their computer compares keyed hashes of "
     "identifiers in memory. Everybody else learns the noisy count alone: no hospital learns which "
@@ -58,8 +58,12 @@ def overlap(
         p.name: Context(study.digest, p.name, p.edition, account, OVERLAP, 0, 0, 0, asked_for)
         for p in places
     }
+    for place in places:
+        demand(place, study.digest)
     with ExitStack() as stack:
-        ledgers = {p.name: stack.enter_context(gate.borrowed(p, None)) for p in places}
+        ledgers = {
+            p.name: stack.enter_context(closing(charging(p, None, study.digest))) for p in places
+        }
         passages = {}
         for place in places:
             asked = federation.request(study, schema, place.name)

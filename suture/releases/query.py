@@ -52,10 +52,12 @@ from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.software import software
 from suture.privacy.unit import NEIGHBOURS, Patients
 from suture.protection.envelope import seal, unseal
-from suture.schema.table import Category, Classes, Feature, Flag, Number, Positive, Schema
-from suture.site.gate import Place, admit, open_ledger, open_lifetime, place_of, secret_of
+from suture.schema.outcome import TWO, Classes, Positive
+from suture.schema.table import Category, Feature, Flag, Number, Schema
+from suture.site.gate import Place, admit, open_lifetime, place_of, secret_of
 from suture.site.preprocess import MISSING, UNKNOWN, outcome_vocabulary
 from suture.site.reading import Passage, Wanted, first_rows, read_columns
+from suture.site.ready import charging
 from suture.site.sources import Source
 from suture.study import Study
 
@@ -85,7 +87,7 @@ def read_each(
     *,
     site: str,
     passage: Passage | None = None,
-    classes: Classes = 2,
+    classes: Classes = TWO,
 ) -> list[Column]:
     """Read declared columns (features or the outcome), validated as for training, in one pass.
 
@@ -534,9 +536,10 @@ def release(
     place, schema = _place(study, base or Path(), site)
     with open_account(study, place, schema, delta=delta, budget=budget) as account:
         passage, promise = account.passage, account.budget
-        classes = study.labels if isinstance(study.labels, Positive) else 2
+        texts = study.target.texts if study.target else TWO
+        classes = texts if isinstance(texts.written, Positive) else TWO
         (read,) = read_each(
-            place.source, schema, study.outcome, [column], site=site, passage=passage,
+            place.source, schema, study.column, [column], site=site, passage=passage,
             classes=classes,
         )  # fmt: skip
         tally = question.count(read)
@@ -576,14 +579,14 @@ def release(
 def open_account(
     study: Study, place: Place, schema: Schema, *, delta: float | None, budget: float | None
 ) -> Iterator[Account]:
-    """Ledger, gate and budget of a site's releases, before any row is read."""
+    """Ready, ledger, gate and budget of a site's releases, before any row is read."""
     if study.simulation:
         raise StudyError(
             "simulation = true: nothing of a simulation is released; remove it from [study], and "
             "declare patients = ... in every [[site]]"
         )
     secret, name = secret_of(place, study.seed), f"{study.name}/releases"
-    with closing(open_ledger(place, None)) as ledger:
+    with closing(charging(place, None, study.digest)) as ledger:
         promise = _budget(study, ledger, name, delta, budget)
         passage = None
         if place.home is not None:

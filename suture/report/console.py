@@ -20,7 +20,19 @@ from suture.report import words
 from suture.report.words import Found, complete, delta, epsilon
 from suture.schema.record import Record
 
-METRICS = ("auc", "auprc", "recall", "precision", "f1", "accuracy", "ece", "auc_ovo", "f1_weighted")
+METRICS = (
+    "auc",
+    "auprc",
+    "recall",
+    "precision",
+    "f1",
+    "accuracy",
+    "ece",
+    "auc_ovo",
+    "c_index",
+    "ibs",
+    "f1_weighted",
+)
 SHORT = {
     "Recall (sensitivity)": "Recall",
     "Precision (PPV)": "Prec.",
@@ -507,3 +519,55 @@ def print_methods(found: Sequence[Found], console: Console | None = None) -> Non
             "Points are what each method declares for such a federation, not a measurement."
         )
     console.print("Settings: docs/study.md, [method]; as data: suture methods --json")
+
+
+def print_release(found: Found) -> None:
+    """The noisy figures, then the price."""
+    console = Console(highlight=False)
+    title = f"{found['kind']} of {found['column']} at {found['site']}, with noise"
+    names, rows = _released(found)
+    console.print(grid(titled(title), names, rows, left=() if names[0] != "bin" else (0,)))
+    free = " (the same release as before: not charged again)" if found["repeated"] else ""
+    console.print(
+        f"cost: epsilon {found['epsilon']:g} at delta {found['delta']:g}{free}; noise of "
+        f"{found['noise_sd']:.3g} on every count ({found['mechanism']}); {found['contribution']}"
+    )
+    console.print(
+        f"spent by this study's releases here: {found['spent']:g} of {found['budget']:g} "
+        f"({found['accountant']})"
+    )
+    together = found["spent_by_all_accounts"]
+    console.print(
+        "the site's ledger also holds a training without privacy: no bound holds for everything "
+        "together"
+        if together is None
+        else f"everything in the site's ledger together: epsilon {together:g}"
+    )
+
+
+def _released(found: Found) -> tuple[list[str], list[list[str]]]:
+    if found["kind"] == "rate":
+        noise, sampled = found["interval"], found["interval_with_sampling"]
+        names = ["rate", "95 % interval (noise)", "95 % interval (noise and sampling)"]
+        spans = [_span(noise, ".2%"), _span(sampled, ".2%")]
+        row = [_form(found["rate"], ".2%"), *spans, f"{found['patients']:,.0f}"]
+        return [*names, "patients, noisy"], [row]
+    if found["kind"] == "histogram":
+        rows = []
+        for b in found["bins"]:
+            count, share = _form(b["count"], ",.0f"), _form(b["share"], ".1%")
+            rows.append([b["bin"], count, _span(b["interval"], ",.0f"), share])
+        return ["bin", "patients, noisy", "95 % interval", "share"], rows
+    rows = [
+        [f"{q['quantile']:g}", _form(q["value"], ".4g"), _span(q["interval"], ".4g")]
+        for q in found["quantiles"]
+    ]
+    return ["quantile", "value", "95 % interval"], rows
+
+
+def _form(value: float | None, form: str) -> str:
+    return words.NONE if value is None else format(value, form)
+
+
+def _span(ends: list[float], form: str) -> str:
+    return f"{ends[0]:{form}} to {ends[1]:{form}}"

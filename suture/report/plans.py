@@ -1,5 +1,5 @@
-"""Figures of plans: the budget over the rounds, and how reliable a safety flag is at each
-epsilon."""
+"""Figures of plans and releases: the budget over the rounds, how reliable a safety flag is at each
+epsilon, and a histogram that was released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import altair as alt
 from suture.errors import StudyError
 from suture.report.console import COMPOSITIONS, OVER_ROUNDS, epsilons, rounds_that_fit
 from suture.report.shell import fill, put
-from suture.report.theme import PALETTE, QUIET, Figure, finish, save, table
+from suture.report.theme import INK, PALETTE, QUIET, Figure, finish, save, table
 from suture.report.words import Found, plain
 
 _COLOURS = {"basic": PALETTE[7], "sqrt_rule": PALETTE[1], "rdp": PALETTE[2], "pld": PALETTE[0]}
@@ -107,3 +107,25 @@ def draw_history(found: Found, path: Path) -> Path:
     captions = {"over_rounds": OVER_ROUNDS}
     put(fill("tables.html", context, {"over_rounds": chart}, captions, "budget"), path)
     return path
+
+
+def histogram_chart(found: Found) -> Figure:
+    """Noisy counts as bars with their intervals."""
+    rows = []
+    for row in found["bins"]:
+        low, high = row["interval"]
+        rows.append({"bin": row["bin"], "count": row["count"], "low": low, "high": high})
+    order = [row["bin"] for row in found["bins"]]
+    axis = alt.Axis(labelAngle=-40 if max(map(len, order)) > 6 else 0)
+    x = alt.X("bin:N", sort=order, title=found["column"], axis=axis)
+    base, title = alt.Chart(table(rows)).encode(x=x), "Patients, noisy"
+    bars = base.mark_bar(color=PALETTE[0], opacity=0.75).encode(
+        y=alt.Y("count:Q", title=title, axis=alt.Axis(tickCount=6)),
+        tooltip=["bin:N", alt.Tooltip("count:Q", format=",.0f")],
+    )
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5)
+    whiskers = whiskers.encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    chart = alt.layer(bars, whiskers).properties(width=max(460, 46 * len(order)), height=300)
+    cost = f"Epsilon {found['epsilon']:g} at delta {found['delta']:g}"
+    note = f"{cost}; lines: 95 % interval of the exact count"
+    return finish(chart, f"{found['column']} at {found['site']}, released with noise", note)

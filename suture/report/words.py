@@ -35,6 +35,9 @@ METRICS = {
     "brier": "Brier score",
     "loss": "Log loss",
     "auc_ovo": "AUC, one against one",
+    "c_index": "C-index",
+    "ibs": "Integrated Brier score",
+    "calibration_gap": "Calibration gap at the horizon",
     "f1_weighted": "F1, weighted",
     "f1_macro": "F1, macro",
     "net_benefit": "Net benefit",
@@ -43,11 +46,11 @@ METRICS = {
     "intercept": "Recalibration intercept",
 }
 QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo",
-           "f1_weighted", "f1_macro")  # fmt: skip
+           "f1_weighted", "f1_macro", "c_index", "ibs")  # fmt: skip
 UNBOUNDED = ("net_benefit", "observed_over_expected", "slope", "intercept")
-CARE = ("recall_at_90_specificity", "ece", "brier", "loss", *UNBOUNDED)
+CARE = ("recall_at_90_specificity", "ece", "brier", "loss", "calibration_gap", *UNBOUNDED)
 WITHHELD = "too few patients for this noise"
-GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece")
+GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece", "c_index", "ibs")
 GAPS = {
     "parity_gap": "Share called positive",
     "odds_gap": "Equalised odds",
@@ -55,7 +58,7 @@ GAPS = {
     "worst_accuracy": "Accuracy of the worst group",
 }
 MOST_ROWS = 30
-LOWER_IS_BETTER = frozenset({"ece", "brier", "loss"})
+LOWER_IS_BETTER = frozenset({"ece", "brier", "loss", "ibs", "calibration_gap"})
 NONE = "–"
 NOISY = (
     "From noisy counts that were charged to the budget; withheld: fewer patients with or without the "
@@ -361,7 +364,7 @@ def headline(result: Record) -> str:
 def leading_metric(method: MethodResult) -> tuple[str, float | None]:
     """The metric that leads summaries: AUC where it is known, else the first known one."""
     found = method["metrics"]["global"]
-    for name in ("auc", "auc_ovo", *METRICS):
+    for name in ("auc", "auc_ovo", "c_index", *METRICS):
         if (value := found.get(name)) is not None:
             return name, value
     return "auc", None
@@ -575,7 +578,7 @@ def hospital_metrics(result: Record) -> Table | None:
     if not sites:
         return None
     every = list(sites.values())
-    lead = "auc" if _known(every, ["auc"]) else "auc_ovo"
+    lead = next(iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc_ovo")
     known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
     order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
     names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted")) or ["auc"]

@@ -300,6 +300,15 @@ def _code(unit: str, known: tuple[str, ...]) -> str:
     return next((code for code in codes if code in known), codes[0] if codes else unit.strip())
 
 
+def is_unit(text: str) -> bool:
+    """Whether a written unit is known, here or to UCUM.
+
+    >>> is_unit("mmHg"), is_unit("ug/h"), is_unit("bananas")
+    (True, True, False)
+    """
+    return bool(unit_codes(text)) or convert(f"10.{text.strip()}", text) is not None
+
+
 @cache
 def _registry() -> Any:
     from ucumvert import PintUcumRegistry  # half a second, only where a unit differs

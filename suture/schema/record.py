@@ -205,6 +205,7 @@ class ModelSummary(TypedDict):
 
     kind: str
     classes: int | list[str]
+    survival: NotRequired[dict[str, Plain]]
     scaling: str
     features: list[str]
     schema: dict[str, Plain]

@@ -233,28 +233,6 @@ class Image(_Frozen):
 Feature = Annotated[Number | Category | Flag | Image, Field(discriminator="kind")]
 
 
-class Positive(_Frozen):
-    """An outcome of two classes written as text: this text is 1, every other one 0."""
-
-    text: str = Field(min_length=1)
-
-
-Classes = int | tuple[str, ...] | Positive
-"""How an outcome is written: 0/1 and yes/no (2), 0 to k - 1, labels in order, or one text against
-the rest."""
-
-
-def class_count(classes: Classes) -> int:
-    """How many outcomes are told apart.
-
-    >>> class_count(2), class_count(("home", "ward", "icu")), class_count(Positive(text="<30"))
-    (2, 3, 2)
-    """
-    if isinstance(classes, Positive):
-        return 2
-    return classes if isinstance(classes, int) else len(classes)
-
-
 class Protected(_Frozen):
     """The column whose declared groups a fair method treats alike, one group per patient; missing
     means no group."""

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from importlib.resources import files
@@ -25,7 +25,7 @@ from suture.schema import clinical
 from suture.schema.table import Category, Image, Number
 from suture.site.preprocess import MISSING, UNKNOWN, Vocabulary, sql_text, vocabulary_of, whole
 from suture.site.reading import Passage, Read, Wanted, distinct, held_out, read_columns
-from suture.site.sources import SourceSpec, open_table
+from suture.site.sources import SourceSpec, open_table, record_findings
 
 LEVELS = ("stop", "look", "fine")
 OFTEN, SELDOM, FEW, LEAST = 0.10, 0.01, 3, 10
@@ -95,7 +95,11 @@ class _Table:
 
     @cached_property
     def read(self) -> Read:
-        return read_columns(self.source, self.wanted, self.site, self.passage)
+        found = read_columns(self.source, self.wanted, self.site, self.passage)
+        survival = self.wanted.survival
+        return (
+            found if survival is None else replace(found, outcome=survival.classes(found.outcome))
+        )
 
     def texts(self, name: str) -> list[str]:
         """A column, trimmed, without empty cells."""
@@ -110,6 +114,9 @@ class _Table:
         read, schema = self.read, self.wanted.schema
         for problem in (*self.passage.problems, *read.unreadable):
             yield say("unreadable", problem=problem)
+        if self.source.features is not None:
+            for one in record_findings(self.source, self.wanted.columns, site=self.site):
+                yield say(one.about, one.column, problem=one.problem)
         if read.no_patient:
             yield say("nobody", schema.patient or "", n=read.no_patient)
         if not len(read.keys):

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from suture.errors import DataError, StudyError
 from suture.privacy.unit import Patients
-from suture.schema.table import Classes, Image, Number, Schema, class_count, feature_names
+from suture.schema.outcome import TWO, Outcome, Survival
+from suture.schema.table import Image, Number, Schema, feature_names
 from suture.site import preprocess, reading
 from suture.site.images import ImageFiles, Unusable, read_files, reasons
 from suture.site.preprocess import MISSING, UNKNOWN, Counts
@@ -118,7 +119,7 @@ def load(
     holdout: float,
     split_key: str,
     test_source: Place | None = None,
-    classes: Classes = 2,
+    target: Outcome = TWO,
     passage: reading.Passage | None = None,
     scaling: str = "bounds",
     profile: str = "",
@@ -144,18 +145,22 @@ def load(
         raise StudyError(
             f"site {site!r} has its own test table, so holdout must be 0, found {holdout:g}"
         )
-    if outcome in schema.features or outcome == schema.patient:
+    survival = target if isinstance(target, Survival) else None
+    for column in (outcome, *([survival.time] if survival else [])):
+        if column not in schema.features and column != schema.patient:
+            continue
         raise StudyError(
-            f"the outcome {outcome!r} cannot also be a feature or the patient column; remove it "
+            f"the outcome {column!r} cannot also be a feature or the patient column; remove it "
             "there"
         )
     # Standardising needs to know what is missing, so that is marked first, and unmarked where the
     # schema asks for no mark.
     encoded = preprocess.marked(schema) if scaling == "site" else schema
     wanted = reading.Wanted(
-        encoded, outcome, preprocess.outcome_vocabulary(classes), holdout, split_key
-    )
-    table = _Table(wanted, classes, site, passage, profile, images or ImageFiles())
+        encoded, outcome, preprocess.outcome_vocabulary(target), holdout, split_key,
+        survival=survival,
+    )  # fmt: skip
+    table = _Table(wanted, target, site, passage, profile, images or ImageFiles())
     parts = [table.read(source_of(source))]
     if test_source is not None:
         trained = reading.NOBODY if schema.patient is None else parts[0].patients
@@ -218,7 +223,7 @@ class _Table:
     """How one table is read."""
 
     wanted: reading.Wanted
-    classes: Classes
+    target: Outcome
     site: str
     passage: reading.Passage | None
     profile: str
@@ -254,7 +259,7 @@ class _Table:
                 f"{_unusable(schema, skipped, len(order))} ({reasons(skipped)}). "
                 'Repair them, or set broken = "skip" in [images] to leave their rows out'
             )
-        problems += _value_problems(noted, self.wanted, found, self.classes)
+        problems += _value_problems(noted, self.wanted, found, self.target)
         first = reading.first_rows(read.keys[order])
         within = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
         kept = within < schema.rows  # the rows within each patient's first ones
@@ -272,16 +277,16 @@ class _Table:
         if read.protected is not None:
             group = np.maximum(read.protected[order][first], MISSING).astype(np.int32)
         ours, theirs = (None, None) if group is None else (group[split:], group[:split])
-        clipped, count = profile == "clipped", class_count(self.classes)
+        clipped, count, classes = profile == "clipped", self.target.count, self.target.classes(y)
         return _Part(
             train=Patients(x[tested:], y[tested:], starts[split:] - tested, ours),
             test=Patients(x[:tested], y[:tested], np.append(first[:split], tested), theirs),
             groups={n: np.array(g[order[:tested]], np.str_) for n, g in read.groups.items()},
             patients=keys[first],
             counts=counts,
-            class_rows=np.bincount(y, minlength=count),
-            columns=table(profiled, y, starts, schema) if clipped else None,
-            profile=take(profiled, y, starts, schema, count, clipped) if profiled else None,
+            class_rows=np.bincount(classes, minlength=count),
+            columns=table(profiled, classes, starts, schema) if clipped else None,
+            profile=take(profiled, classes, starts, schema, count, clipped) if profiled else None,
             skipped=skipped,
             beyond=beyond,
             problems=tuple(problems),
@@ -383,7 +388,7 @@ def _row_problems(read: reading.Read, schema: Schema) -> list[str]:
 
 
 def _value_problems(
-    counts: Counts, wanted: reading.Wanted, y: NDArray[np.int16], classes: Classes
+    counts: Counts, wanted: reading.Wanted, y: NDArray[np.integer], target: Outcome
 ) -> list[str]:
     """Rows without an outcome, and values that the schema does not declare."""
     schema, outcome, problems = wanted.schema, wanted.outcome, []
@@ -392,9 +397,12 @@ def _value_problems(
         words = "without an outcome; fill it in, or remove them"
         problems.append(f"outcome {outcome!r}: {_rows(missing)} {words}")
     if unknown:
-        labels = classes if isinstance(classes, tuple) else (f"0 to {class_count(classes) - 1}",)
+        written = target.texts.written
+        labels = written if isinstance(written, tuple) else (f"0 to {target.count - 1}",)
         named = ", ".join(labels)
-        expected = "0 or 1 (or true/false, yes/no)" if classes == 2 else f"one of {named}"
+        expected = "0 or 1 (or true/false, yes/no)" if written == 2 else f"one of {named}"
+        if wanted.survival is not None:
+            expected += f", or with a {wanted.survival.time!r} that is no number of 0 or more"
         problems.append(
             f"outcome {outcome!r}: {_rows(unknown)} with something else than {expected}"
         )

@@ -66,16 +66,8 @@ from suture.site.identifiers import (
     year_in,
     zip3_in,
 )
-from suture.site.sources import (
-    DEID_REPORT,
-    Opened,
-    SourceSpec,
-    literal_path,
-    open_table,
-    quoted,
-    quoted_name,
-    source_of,
-)
+from suture.site.sources import DEID_REPORT, Opened, SourceSpec, open_table, source_of
+from suture.site.sql import literal_path, quoted, quoted_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -115,7 +107,11 @@ def _judged(
     opened: Opened, keep: Collection[str], drop: Collection[str], year: int
 ) -> list[Finding]:
     refuse_data_as_names(list(opened.names), opened.place)
-    judged = (judge(name, read_values(opened, name), year) for name in opened.names)
+    names = ["", *opened.names, ""]
+    judged = (
+        judge(name, read_values(opened, name), year, (left, right))
+        for left, name, right in zip(names, names[1:-1], names[2:], strict=False)
+    )
     return [_decided(found, keep, drop) for found in judged]
 
 

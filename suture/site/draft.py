@@ -32,8 +32,11 @@ from pydantic import ValidationError
 from suture.errors import DataError, RunError, StudyError
 from suture.schema import clinical
 from suture.schema.table import Category, Feature, Flag, Number, explain
+from suture.site.features import PATIENT, Column, read_features
+from suture.site.omop import is_folder_of
 from suture.site.preprocess import BINARY, sql_text, whole
-from suture.site.sources import SourceSpec, open_table, quoted
+from suture.site.sources import SourceSpec, open_table
+from suture.site.sql import quoted
 from suture.study import Study, toml_key, toml_value
 
 WORDS: dict[str, Any] = tomllib.loads(
@@ -98,12 +101,16 @@ class Draft:
     def text(self, folder: Path, method: str) -> str:
         """The study file, with paths as seen from its folder."""
         seen = "" if not self.asked.bounds_from_rows else WORDS["head"]["seen"]
-        table = _line(self.spec.describe())
+        records = self.spec.features is not None
+        table = _line(Path(self.spec.features or self.spec.describe()).name)
         name = (Path(table).name.removesuffix(".gz").rpartition(".")[0] or "draft")[:80]
-        head = WORDS["head"]["text"].format(table=table, least=LEAST, seen=seen)
+        head = WORDS["head"]["records" if records else "text"].format(
+            table=table, least=LEAST, seen=seen
+        )
         data = self.spec.without_password().model_dump(mode="json", exclude_defaults=True)
-        if self.spec.path is not None:
-            data["path"] = os.path.relpath(self.spec.path, folder)
+        for key in {"path", "omop", "fhir", "features"} & set(data):
+            if "://" not in data[key]:
+                data[key] = os.path.relpath(data[key], folder)
         study: dict[str, Any] = {"name": name, "outcome": self.outcome}
         study |= {} if self.positive is None else {"positive": self.positive}
         study |= {"simulation": True} if self.sites else {}
@@ -165,6 +172,58 @@ def draft(place: Mapping[str, Any], asked: Asked) -> Draft:
         raise DataError(f"{spec.describe()}: no column can be a feature ({reasons})")
     _hospitals(made, list(cells))
     return made
+
+
+def draft_records(cohort: Path, place: str, asked: Asked) -> Draft:
+    """Draft a study on the table that a cohort file makes of OMOP's or FHIR's records, without
+    reading any."""
+    declared, folder = read_features(cohort), Path(place)
+    fhir = folder.is_dir() and not is_folder_of(folder)
+    told = {"fhir" if fhir else "omop": place, "features": str(cohort)}
+    try:
+        made = Draft(SourceSpec.model_validate(told), asked, PATIENT)
+    except ValidationError as error:
+        raise StudyError(explain(error, "--records")) from None
+    if asked.sites_by or asked.positive or asked.bounds_from_rows:
+        raise StudyError(
+            "--sites-by, --positive and --bounds-from-rows look at rows; leave them out"
+        )
+    made.outcome = _role(made, "outcome", asked.outcome, list(declared.outcome)) or ""
+    for name, column in declared.features.items():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in asked.leave_out):
+            made.left_out[name] = WORDS["why"]["asked"]
+        else:
+            _declared(made, name, column)
+    _hospitals(made, list(declared.columns))
+    return made
+
+
+def _declared(made: Draft, name: str, column: Column) -> None:
+    """A column of a cohort file as a feature, with the clinical dictionary's bounds."""
+    measure, label = column.measure or clinical.recognise(name), column.label
+    if column.person == "sex":
+        made.features[name] = Category(values=("female", "male"), label=label, protected=True)
+    elif column.person == "age":
+        made.features[name] = Number(low=0, high=100, unit="years", label=label or "Age")
+    elif column.taken == "any":
+        made.features[name] = Flag(label=label)
+    elif column.taken == "count":
+        made.features[name] = Number(low=0, high=20, label=label)
+        made.remarks[name] = "our choice of bounds: a count above 20 becomes 20"
+    elif (change := measure and clinical.convert(measure.unit, column.target, measure)) and measure:
+        bounds = measure.number()
+        if change != (1.0, 0.0):
+            low, high = (
+                float(f"{x * change[0] + change[1]:.6g}") for x in (measure.low, measure.high)
+            )
+            bounds = Number(
+                low=low, high=high, unit=clinical.shown(column.target), worse=measure.worse
+            )
+        label = label or f"{measure.label}, {column.taken}"
+        made.features[name] = bounds.model_copy(update={"label": label})
+        made.remarks[name] = "from the dictionary"
+    else:
+        _bounds(made, name, ())
 
 
 def _hospitals(made: Draft, names: Sequence[str]) -> None:

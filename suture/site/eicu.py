@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suture.errors import DataError
-from suture.site.sources import Column, Columns, quoted
+from suture.site.sources import Column, Columns
+from suture.site.sql import quoted
 
 if TYPE_CHECKING:
     import duckdb

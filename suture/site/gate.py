@@ -62,8 +62,8 @@ from suture.site.sources import (
     Source,
     SourceSpec,
     open_table,
-    quoted,
 )
+from suture.site.sql import quoted
 from suture.study import Site, Study
 
 LEDGER = "ledger.sqlite"
@@ -84,6 +84,12 @@ class Place:
     papers: Papers = field(default_factory=lambda: Papers(None, None))
     edition: int = 1  # raised by a person when the table's rows are new
     stated: Budget | None = None  # the lifetime budget that the site states, if it states one
+
+    @property
+    def needs_ready(self) -> bool:
+        """Whether a person must sign for its table before anything is charged; generated patients,
+        simulations and built-in tables need nobody."""
+        return self.home is not None and isinstance(self.source, SourceSpec)
 
     @property
     def lifetime(self) -> Budget | None:
@@ -132,10 +138,13 @@ def secret_of(place: Place, seed: int) -> bytes:
 
 
 def open_ledger(place: Place, folder: Path | None) -> Ledger:
-    """The site's own ledger; for generated patients one in the run folder, or in memory."""
+    """The site's own ledger, to look at and to note in (charges: `suture.site.ready.charging`);
+    for generated patients one in the run folder, or in memory."""
     if place.home is not None:
         _make(place.home)
-        return Ledger.open(place.home / LEDGER, place.name)
+        ledger = Ledger.open(place.home / LEDGER, place.name)
+        ledger.locked = place.needs_ready
+        return ledger
     path = None if folder is None else folder / "ledgers" / f"{place.name}.sqlite"
     return Ledger.open(path, place.name, durable=False)
 

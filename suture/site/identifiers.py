@@ -106,6 +106,7 @@ def _known(word: str) -> frozenset[str] | None:
 
 SHORT = _folded("id nr no dt nm cd dx bp hr yn")
 """The only words of two letters that end a word which is written together."""
+LANGUAGES = [["en"], ["fr"], ["ar"], ["es"], ["nl"], ["pl"], ["pt"]]
 
 
 @cache
@@ -127,9 +128,11 @@ def _compound(word: str) -> frozenset[str] | None:
 @cache
 def tags_of(column: str) -> frozenset[str]:
     """What the words of a column's name stand for; ``unknown`` where a word stands for nothing."""
-    # A letter says something alone (k: potassium), and nothing beside words (k_nummer).
-    spoken = [word for word in words_of(column) if len(word) > 1] or words_of(column)
-    words, tags, at = spoken, set[str](), 0
+    # A letter says something alone (k: potassium), and nothing beside words (k_nummer); nor does the
+    # language that ends a name (NomFr).
+    spoken = words_of(column)
+    words = [word for word in spoken[: -1 if spoken[-1:] in LANGUAGES else None] if len(word) > 1]
+    words, tags, at = words or spoken, set[str](), 0
     while at < len(words):
         for size in (4, 3, 2, 1):
             joined = "".join(words[at : at + size])
@@ -153,8 +156,8 @@ def tags_of(column: str) -> frozenset[str]:
 
 @cache
 def hint_of(column: str) -> str | None:
-    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``birthpart``, ``datepart``, ``text``, one of
-    `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
+    """What a column's name hints at: a category, ``age``, ``zip``, ``postcode``, ``birthpart``,
+    ``datepart``, ``text``, ``where``, one of `CLINICAL`, ``counted``, ``number`` (of something unknown), or None."""
     tags = tags_of(column)
     fit = (
         hint
@@ -462,6 +465,7 @@ def refuse_data_as_names(names: Sequence[str], place: str) -> None:
 # --- the judgement ----------------------------------------------------------------------------------------------------
 
 _CODE = re.compile(r"(?=[^\s]*\d)[A-Za-z0-9][A-Za-z0-9_./:#-]{3,}")
+_GROUPS = re.compile(r"(?!.*[^\W\d_]{4})(?:[^\s]{1,5} )+[^\s]{1,5}")
 _MEDICAL_CODE = re.compile(
     r"[A-Z]\d[\dA-Z](?:\.?[\dA-Z]{1,4})?[+*!]?|[A-Z]\d{2}[A-Z]{2}\d{2}|\d{3,5}-\d|\d{4,5}-\d{3,4}-\d{1,2}"
     r"|rs\d+|\d-\d{3}(?:\.\w{1,2})?|[A-Z]{4}\d{3}|\d{3}\.\d{1,2}|[VE]\d{2,3}\.\d"
@@ -471,9 +475,20 @@ _NAME = rf"{_PART}(?:[-'’]{_PART})*"
 _NAME_SHAPE = re.compile(rf"(?:\w{{1,5}}\.\s?)*{_NAME}(?:,? {_NAME}){{1,5}}")
 
 
-def judge(column: str, seen: Values, this_year: int) -> Finding:
-    """Weigh a column's name against its values."""
+def _coded(text: str) -> bool:
+    """A code, also in groups: ``AB 12 34 56 C``."""
+    whole = text.replace(" ", "") if _GROUPS.fullmatch(text) else text
+    digits = sum(c.isdigit() for c in text)
+    fits = _CODE.fullmatch(whole) and (whole == text or digits > 4)
+    return bool(fits) and not measured(text)
+
+
+def judge(column: str, seen: Values, this_year: int, beside: Sequence[str] = ()) -> Finding:
+    """Weigh a column's name against its values. ``beside``: the columns to its left and right."""
     hint = hint_of(column)
+    if hint == "number" and tags_of(column) <= {"number", "qualifier"}:
+        # A number of nothing in particular beside a street is the house's.
+        hint = "geography" if any(hint_of(other) == "geography" for other in beside) else hint
     if not seen.rows:
         return _keep(column, "empty")
     if seen.kind.startswith(("DATE", "TIMESTAMP")):
@@ -563,7 +578,9 @@ def _by_name(column: str, hint: str | None, seen: Values, this_year: int) -> Fin
         return None
     if hint == "zip":
         return _act(column, "geography", "named as a ZIP code", 1.0, "high", "zip3")
-    if hint in ("geography", "postcode"):
+    if hint == "where" and (number or seen.grades or seen.share(harmless) > 0.5):
+        return None
+    if hint in ("geography", "postcode", "where"):
         return _act(column, "geography", "named as a place")
     if hint == "number":
         coded = number or seen.share(_CODE.fullmatch) > 0.5
@@ -593,13 +610,16 @@ def _by_shape(column: str, hint: str | None, seen: Values) -> Finding | None:
         return _act(column, "name", "shaped as names", shape)
     if not clinical and many and listed > 0.3:
         return _act(column, "name", "common names", listed)
-    if seen.decimals > 0.01 or seen.rows < 20 or (clinical and (number or seen.spread < 0.9)):
+    numbered = bool(tags_of(column) & {"number", "id"})  # a department's number returns
+    spare = clinical and not (numbered and seen.spread > 0.95)
+    if seen.decimals > 0.01 or seen.rows < 20 or (spare and (number or seen.spread < 0.9)):
         return None
     if number:
         widths = {len(value) for value, _ in seen.sample}
         long = min(widths) >= 9 or (len(widths) == 1 and min(widths) >= 6)
+        long = long or (numbered and min(widths) >= 5)
         return _act(column, "other", "unique number") if seen.spread > 0.95 and long else None
-    share = seen.share(lambda value: _CODE.fullmatch(value) and not measured(value))
+    share = seen.share(_coded)
     single = seen.spread > 0.5 or (seen.spread > 0.1 and seen.distinct > 200)
     if share > 0.95 and seen.share(_MEDICAL_CODE.fullmatch) < 0.5 and single:
         return _act(column, "other", "unique code", share)
@@ -620,7 +640,8 @@ def _recognised(column: str, hint: str | None, seen: Values) -> Finding:
     """Keep what is recognised as harmless, by name and values; the rest is for a person to look at."""
     clinical = hint in (*CLINICAL, "counted")
     known = seen.share(harmless)
-    plain = (seen.numeric > 0.95 and seen.grades) or (hint == "text" and known > 0.999)
+    plain = seen.numeric > 0.95 and (seen.grades or hint == "where")
+    plain = plain or (hint in ("text", "where") and known > 0.999)
     if hint is not None and not clinical and not plain:
         category = hint if hint in CATEGORIES else None
         return _look(column, "its name and its values do not agree", category)

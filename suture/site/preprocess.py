@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from suture.errors import StudyError
 from suture.schema.clinical import convert, recognise
-from suture.schema.table import Category, Classes, Feature, Flag, Image, Number, Positive, Schema
+from suture.schema.outcome import MISSING as MISSING
+from suture.schema.outcome import UNKNOWN as UNKNOWN
+from suture.schema.outcome import Outcome, Positive
+from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.site.images import in_memory
-from suture.site.sources import Column, Columns, Opened, SourceSpec, quoted
-
-MISSING, UNKNOWN = -1, -2
-"""Codes of a value that is not there, and of one that the schema does not declare."""
+from suture.site.sources import Column, Columns, Opened, SourceSpec
+from suture.site.sql import quoted
 
 YES, NO = ("1", "true", "yes", "y", "t"), ("0", "false", "no", "n", "f")
 _NUMERIC = re.compile(r"^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN)$")
@@ -80,14 +81,15 @@ def vocabulary_of(feature: Category | Flag) -> Vocabulary:
     return Vocabulary({whole(value): i for i, value in enumerate(feature.values)})
 
 
-def outcome_vocabulary(classes: Classes) -> Vocabulary:
+def outcome_vocabulary(outcome: Outcome) -> Vocabulary:
     """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, the given labels, or one
     text against all others.
 
-    >>> positive = outcome_vocabulary(Positive(text="<30"))
+    >>> positive = outcome_vocabulary(Classes(written=Positive(text="<30")))
     >>> [positive.code(text) for text in ("<30", ">30", "NO", None)]
     [1, 0, 0, -1]
     """
+    classes = outcome.texts.written
     if isinstance(classes, Positive):
         return Vocabulary({whole(classes.text.strip()): 1}, other=0)
     if classes == 2:

@@ -27,7 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from suture.errors import DataError, StudyError
-from suture.schema.table import Category, Condition, Schema
+from suture.schema.clinical import convert
+from suture.schema.outcome import Survival
+from suture.schema.table import Category, Condition, Number, Schema
 from suture.site.images import of_any
 from suture.site.preprocess import (
     Counts,
@@ -51,8 +53,9 @@ from suture.site.sources import (
     SourceSpec,
     check_columns,
     open_table,
-    quoted,
+    record_columns,
 )
+from suture.site.sql import quoted
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -269,6 +272,7 @@ class Wanted:
     holdout: float
     split_key: str
     features: bool = False  # whether to read the features too, where there is no outcome
+    survival: Survival | None = None  # how follow-up is read, where the outcome is an event
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout <= 1:
@@ -283,7 +287,8 @@ class Wanted:
         found = [] if self.schema.patient is None else [self.schema.patient]
         found += [condition.column for condition in self.schema.include]
         if self.outcome is not None:
-            return [*found, self.outcome, *self.schema.features, *self.schema.groups]
+            time = [] if self.survival is None else [self.survival.time]
+            return [*found, self.outcome, *time, *self.schema.features, *self.schema.groups]
         return [*found, *self.schema.features] if self.features else found
 
 
@@ -294,7 +299,7 @@ class Read:
     keys: Keys
     no_patient: int
     """Rows without a patient identifier: they belong to nobody and are not among the columns."""
-    outcome: NDArray[np.int16]
+    outcome: NDArray[np.integer]
     features: Columns
     groups: Columns
     protected: NDArray[np.int16] | None = None
@@ -319,15 +324,27 @@ def _rows(columns: Columns, mask: Mask) -> Columns:
     return {name: column[mask] for name, column in columns.items()}
 
 
-def check_readable(source: Source, schema: Schema, outcome: str, *, site: str) -> None:
+def check_readable(
+    source: Source, schema: Schema, outcome: str, *, site: str, survival: Survival | None = None
+) -> None:
     """Whether the study's columns are there, before a budget is promised. No server is asked."""
-    columns = Wanted(schema, outcome, Vocabulary({}), 0.0, "").columns
+    columns = Wanted(schema, outcome, Vocabulary({}), 0.0, "", survival=survival).columns
     if not isinstance(source, SourceSpec):
         check_columns(list(source), columns, f"site {site!r} (in memory)")
         return
     for column in source.units:
         unit_change(source, column, schema.features.get(column))
-    if source.kind != "sql":
+    if source.features is not None:
+        asked = record_columns(source, columns, f"site {site!r} ({source.describe()})")
+        for name, feature in schema.features.items():
+            unit = feature.unit if isinstance(feature, Number) else ""
+            made = asked.columns[name].target
+            if unit and made and convert(made, unit) != (1.0, 0.0):
+                raise StudyError(
+                    f"schema.features.{name}: the unit is {unit!r}, and {source.features} makes it in "
+                    f"{made!r}; state the same unit in both"
+                )
+    elif source.kind != "sql":
         with open_table(source, columns, site=site):
             pass
 
@@ -352,6 +369,8 @@ def read_columns(source: Source, wanted: Wanted, site: str, passage: Passage | N
     features = {name: found[f"f{i}"] for i, name in enumerate(schema.features) if f"f{i}" in found}
     groups = {name: found[f"g{i}"] for i, name in enumerate(schema.groups) if f"g{i}" in found}
     outcome = found.get("y", np.zeros(0, np.int16))
+    if wanted.survival is not None and "time" in found:
+        outcome = wanted.survival.encode(found["time"], outcome)
     problems = tuple(opened.problems)
     return Read(keys, absent, outcome, features, groups, found.get("protected"), problems)
 
@@ -372,6 +391,8 @@ def _expressions(opened: Opened, wanted: Wanted) -> dict[str, str]:
     if outcome is None:
         return asked
     asked["y"] = wanted.labels.sql(sql_text(opened, outcome))
+    if wanted.survival is not None:
+        asked["time"] = sql_number(opened, wanted.survival.time)
     for i, name in enumerate(schema.groups):
         # Only the groups of test patients are ever looked at.
         group = f"coalesce({sql_text(opened, name)}, '{NO_GROUP}')"
@@ -410,7 +431,9 @@ def _read_memory(table: Columns, wanted: Wanted) -> Read:
     if schema.protected is not None:
         declared = vocabulary_of(Category(values=schema.protected.values))
         protected = codes(columns[schema.protected.column], declared)
-    outcome = codes(columns[wanted.outcome], wanted.labels)
+    outcome: NDArray[np.integer] = codes(columns[wanted.outcome], wanted.labels)
+    if wanted.survival is not None:
+        outcome = wanted.survival.encode(numbers(columns[wanted.survival.time]), outcome)
     return Read(keys, absent, outcome, features, groups, protected)
 
 

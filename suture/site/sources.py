@@ -33,6 +33,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from suture.errors import DataError, MissingExtra, StudyError
 from suture.schema.table import explain
+from suture.site.features import PATIENT, Features, read_features
+from suture.site.fhir import Fhir, files_of
+from suture.site.omop import Omop, tables_listed, tables_of_folder
+from suture.site.records import Found, Query, Records
+from suture.site.sql import literal_path, quoted, quoted_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -42,8 +47,9 @@ _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".duckdb", ".ddb", ".db"), "duckdb"),
 }
+_POSTGRES = ("postgresql", "postgres")
 _DRIVERS = {
-    **dict.fromkeys(("postgresql", "postgres"), "adbc_driver_postgresql"),
+    **dict.fromkeys(_POSTGRES, "adbc_driver_postgresql"),
     "sqlite": "adbc_driver_sqlite",
 }
 _SEPARATORS = {",": '","', ";": '";"', "\t": '"\\t"', "|": '"|"'}
@@ -96,6 +102,14 @@ class SourceSpec(BaseModel):
     table: str | None = None
     url: str | None = Field(None, repr=False)
     query: str | None = None
+    omop: str | None = Field(None, repr=False)
+    """OMOP CDM 5.4: a folder of CSV or Parquet files, a ``.duckdb`` file, or a PostgreSQL server."""
+    fhir: str | None = None
+    """FHIR R4: a folder of NDJSON files or bundles."""
+    features: str | None = None
+    """The cohort file that makes a table of OMOP's or FHIR's records."""
+    schemas: tuple[str, ...] = ()
+    """Where a database has the OMOP tables, in the order in which they are looked for."""
     only: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Which rows of the table are this site's: values of some columns."""
     share: Share | None = None
@@ -108,10 +122,18 @@ class SourceSpec(BaseModel):
 
     @model_validator(mode="after")
     def _one_place(self) -> SourceSpec:
-        if (self.path is None) == (self.url is None):
+        if [self.path, self.url, self.omop, self.fhir].count(None) != 3:
             raise ValueError(
-                'give a path or a url, for example "boston.csv" or { url = "postgresql://...", '
-                'query = "..." }'
+                'give a path, a url, omop or fhir, for example "boston.csv" or { url = '
+                '"postgresql://...", query = "..." }'
+            )
+        if (self.features is None) != (self.omop is None and self.fhir is None):
+            raise ValueError(
+                'omop and fhir go with a cohort file: { omop = "cdm", features = "features.toml" }'
+            )
+        if self.server and self.url is None and urlsplit(self.server).scheme not in _POSTGRES:
+            raise ValueError(
+                "omop: expected a folder, a .duckdb file or postgresql://host/database"
             )
         if self.url is not None and (not self.query or urlsplit(self.url).scheme not in _DRIVERS):
             example = 'url = "postgresql://host/database", query = "SELECT ..."'
@@ -129,29 +151,37 @@ class SourceSpec(BaseModel):
 
     @property
     def kind(self) -> str:
-        """csv, parquet, duckdb or sql."""
+        """csv, parquet, duckdb, sql, omop or fhir."""
+        if self.features is not None:
+            return "fhir" if self.omop is None else "omop"
         return "sql" if self.path is None else _KINDS[Path(self.path).suffix.lower()]
 
+    @property
+    def server(self) -> str | None:
+        """The server's URL; None: the rows are in files."""
+        return self.omop if self.omop is not None and "://" in self.omop else self.url
+
     def under(self, folder: Path) -> Self:
-        """The same source with its path seen from a folder (that of the study file)."""
-        if self.path is None:
-            return self
-        return self.model_copy(update={"path": str(Path(folder) / self.path)})
+        """The same source with its paths seen from a folder (that of the study file)."""
+        places = {"path": self.path, "fhir": self.fhir, "features": self.features}
+        places |= {} if self.server else {"omop": self.omop}
+        seen = {key: str(Path(folder) / one) for key, one in places.items() if one is not None}
+        return self.model_copy(update=seen)
 
     def without_password(self) -> Self:
         """The same place with no password in it, for anything that is written down."""
-        parts = urlsplit(self.url or "")
+        parts = urlsplit(self.server or "")
         if parts.password is None:
             return self
         user, _, host = parts.netloc.rpartition("@")
-        netloc = f"{user.split(':', 1)[0]}@{host}"
-        return self.model_copy(update={"url": parts._replace(netloc=netloc).geturl()})
+        netloc, at = f"{user.split(':', 1)[0]}@{host}", "url" if self.omop is None else "omop"
+        return self.model_copy(update={at: parts._replace(netloc=netloc).geturl()})
 
     def describe(self) -> str:
         """The source for messages: never the user name, the password or the query."""
-        if self.url is None:
-            return Path(self.path or "").name
-        parts = urlsplit(self.url)
+        if self.server is None:
+            return Path(self.path or self.omop or self.fhir or "").name
+        parts = urlsplit(self.server)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
 
@@ -236,8 +266,9 @@ def open_table(spec: SourceSpec, wanted: Sequence[str] | None, *, site: str) -> 
     place = f"site {site!r} ({spec.describe()})"
     if wanted is not None:
         wanted = [*wanted, *spec.only, *([spec.share.by] if spec.share else [])]
-    if spec.kind == "sql":
-        with _ask_server(spec, wanted, place) as opened:
+    if spec.kind in ("sql", "omop", "fhir"):
+        asking = _ask_server if spec.kind == "sql" else _ask_records
+        with asking(spec, wanted, place) as opened:
             yield _only(opened)
         return
     path = Path(spec.path or "")
@@ -302,25 +333,6 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return database.cursor()
 
 
-def quoted(value: str) -> str:
-    """An SQL string.
-
-    >>> quoted("O'Hara")
-    "'O''Hara'"
-    """
-    return "'" + value.replace("'", "''") + "'"
-
-
-def quoted_name(value: str) -> str:
-    """An SQL identifier."""
-    return '"' + value.replace('"', '""') + '"'
-
-
-def literal_path(path: Path) -> str:
-    """A path as SQL string in which * ? [ mean themselves (DuckDB reads patterns)."""
-    return quoted(re.sub(r"([*?\[])", r"[\1]", str(path)))
-
-
 def _open_csv(spec: SourceSpec, path: Path, place: str) -> Opened:
     separator = spec.separator or ("\t" if ".tsv" in path.suffixes else ",")
     names = _header(path, spec.encoding, separator, place)
@@ -381,16 +393,20 @@ def _open_parquet(spec: SourceSpec, path: Path, place: str) -> Opened:
         raise DataError(f"{place}: cannot be read as Parquet ({type(error).__name__})") from None
 
 
-def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
+def _database(path: Path, place: str) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     try:
-        connection = duckdb.connect(str(path), read_only=True, config=_SETTINGS)
+        return duckdb.connect(str(path), read_only=True, config=_SETTINGS)
     except duckdb.Error as error:
         raise DataError(
             f"{place}: cannot be opened as a DuckDB file ({type(error).__name__}); is another "
             "program writing to it, or was it written by a newer DuckDB?"
         ) from None
+
+
+def _open_duckdb(spec: SourceSpec, path: Path, place: str) -> Opened:
+    connection = _database(path, place)
     listed = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
     tables = sorted(row[0] for row in listed)
     table = spec.table or (tables[0] if len(tables) == 1 else None)
@@ -424,7 +440,7 @@ def _ask_server(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> I
 
 
 def _driver(spec: SourceSpec) -> ModuleType:
-    name = _DRIVERS[urlsplit(spec.url or "").scheme]
+    name = _DRIVERS[urlsplit(spec.server or "").scheme]
     try:
         importlib.import_module("pyarrow")
         return importlib.import_module(f"{name}.dbapi")
@@ -432,6 +448,113 @@ def _driver(spec: SourceSpec) -> ModuleType:
         raise MissingExtra(
             "reading from PostgreSQL needs its ADBC driver: pip install 'suture[sql]'"
         ) from None
+
+
+# --- clinical records -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ask_records(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> Iterator[Opened]:
+    """The table that the cohort file makes of OMOP's or FHIR's records, where they are."""
+    asked = record_columns(spec, wanted or (), place)
+    wanted = list(dict.fromkeys([PATIENT, *asked.columns] if wanted is None else wanted))
+    bare = spec.model_copy(update={"units": {}})  # the query has converted them
+    with _records(spec, place) as (first, others, connection):
+        queries = [_query(spec, asked, records).sql(wanted) for records in (first, *others)]
+        if connection is not None:
+            opened = _described(bare, place, connection, f"({queries[0]})")
+            yield replace(opened, lenient=f"({queries[1]})" if others else "")
+            return
+    served = bare.model_copy(update={"url": spec.server, "query": queries[0]})
+    with _ask_server(served, wanted, place) as opened:
+        yield opened
+
+
+def record_columns(spec: SourceSpec, wanted: Sequence[str], place: str) -> Features:
+    """The cohort file, if it makes the wanted columns. No record is read."""
+    asked = read_features(Path(spec.features or ""))
+    check_columns([PATIENT, *asked.columns], [*wanted, *spec.sentinels, *spec.units], place)
+    if spec.server is None:
+        _beside(spec, place).close()
+    return asked
+
+
+def record_findings(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> list[Found]:
+    """Concepts and units that a site does not have, and faults of its records: counted from rows, so
+    for the site alone."""
+    asked = read_features(Path(spec.features or ""))
+    columns = [name for name in wanted if name in asked.columns]
+    with _records(spec, f"site {site!r} ({spec.describe()})") as (records, others, _):
+        return _query(spec, asked, (*others, records)[0]).findings(columns)
+
+
+def _query(spec: SourceSpec, asked: Features, records: Records) -> Query:
+    return Query(records, asked, spec.units)
+
+
+@contextmanager
+def _records(
+    spec: SourceSpec, place: str
+) -> Iterator[tuple[Records, list[Records], duckdb.DuckDBPyConnection | None]]:
+    """The records behind a connection; then, for text files, without lines that cannot be read."""
+    if spec.server is not None:
+        driver = _driver(spec)
+        try:
+            with driver.connect(spec.server) as server, server.cursor() as cursor:
+
+                def ask(query: str) -> list[tuple[object, ...]]:
+                    cursor.execute(query)
+                    return [tuple(row) for row in cursor.fetchall()]
+
+                tables = tables_listed(ask(_LISTED.format(rule=_VISIBLE)), spec.schemas)
+                yield Omop(ask, tables, postgres=True), [], None
+        except driver.Error as error:
+            raise DataError(f"{place}: {_server_words(error)}") from None
+        return
+    with closing(_beside(spec, place)) as connection:
+
+        def told(query: str) -> list[tuple[object, ...]]:
+            import duckdb
+
+            try:
+                return connection.execute(query).fetchall()
+            except duckdb.Error as error:
+                raise DataError(f"{place}: {_own_words(error, 0)}") from None
+
+        connection.execute("SET TimeZone = 'UTC'")
+        folder = Path(spec.omop or spec.fhir or "")
+        if spec.fhir is not None:
+            files = files_of(folder)
+            if not files:
+                raise DataError(f"{place}: no .ndjson or .json file is in the folder")
+            yield Fhir(told, files), [], connection
+        elif folder.is_dir():
+            strict, lenient = (tables_of_folder(folder, lenient=one) for one in (False, True))
+            yield Omop(told, strict), [Omop(told, lenient)], connection
+        else:
+            yield (
+                Omop(told, tables_listed(told(_LISTED.format(rule="true")), spec.schemas)),
+                [],
+                connection,
+            )
+
+
+_LISTED = (
+    "SELECT table_schema, table_name, column_name FROM information_schema.columns WHERE {rule}"
+)
+_VISIBLE = "table_schema NOT IN ('information_schema', 'pg_catalog')"
+
+
+def _beside(spec: SourceSpec, place: str) -> duckdb.DuckDBPyConnection:
+    """A connection beside the files of records, or to their database."""
+    path = Path(spec.omop or spec.fhir or "")
+    if not path.exists():
+        raise DataError(f"{place}: there is nothing at {path}; correct the path in the study")
+    if path.is_dir():
+        return _connect()
+    if spec.fhir is not None or _KINDS.get(path.suffix.lower()) != "duckdb":
+        raise DataError(f"{place}: expected a folder{'' if spec.fhir else ' or a .duckdb file'}")
+    return _database(path, place)
 
 
 def _server_words(error: Exception) -> str:

@@ -27,15 +27,12 @@ class Cells:
 
     counts: Floats
     noise: Floats
-    people: Floats | None = None
-    """Counts for the variance of sampling, none below 0; by default the counts, cut there."""
 
     def of(self, figure: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
         """The values of a figure (a function of counts to a vector) and their covariance."""
         value = np.atleast_1d(figure(self.counts))
         slope = gradient(figure, self.counts)
-        people = np.maximum(self.counts, 0.0) if self.people is None else self.people
-        spread = slope * people @ slope.T + slope @ self.noise @ slope.T
+        spread = slope * np.maximum(self.counts, 0.0) @ slope.T + slope @ self.noise @ slope.T
         return value, spread
 
 

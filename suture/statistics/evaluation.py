@@ -308,15 +308,11 @@ def opened(words: Floats, strategies: Floats, noise: float) -> tuple[Cells, bool
     noise."""
     size = strategies.shape[1]
     counts, covariance = np.zeros(2 * size), np.zeros((2 * size, 2 * size))
-    people = np.zeros(2 * size)
     for i, half in enumerate(words.reshape(2, size)):
         here, inverse = slice(i * size, (i + 1) * size), np.linalg.inv(strategies[i])
         counts[here], covariance[here, here] = inverse @ half, noise**2 * inverse @ inverse.T
-        # Cut at 0 alone, noise would add people, and so variance.
-        inside = np.maximum(counts[here], 0.0)
-        people[here] = inside * max(float(counts[here].sum()), 0.0) / max(float(inside.sum()), 1.0)
     least = min(float(counts[:size].sum()), float(counts[size:].sum()))
-    return Cells(counts, covariance, people), least >= ENOUGH * max(noise, 1e-9) and least > 0
+    return Cells(counts, covariance), least >= ENOUGH * max(noise, 1e-9) and least > 0
 
 
 def measured(

@@ -122,7 +122,7 @@ class Regression(Statistic):
     @cached_property
     def covariates(self) -> tuple[Place, ...]:
         """The columns, in order."""
-        if self.public.schema is None or self.public.classes != 2:
+        if self.public.schema is None or not self.public.outcome.two:
             raise StudyError("associate needs a [schema] and an outcome of two classes")
         known = {place.name: place for place in places(self.public.schema)}
         left = {self.of, self.offset}

@@ -41,6 +41,8 @@ from suture.privacy.unit import Patients
 from suture.report.theme import PALETTE, Figure, finish, table, tips
 from suture.report.words import Cell, Table, p_value
 from suture.schema.message import Field
+from suture.schema.outcome import Classes
+from suture.schema.outcome import Survival as Followed
 from suture.schema.table import Number
 from suture.statistics.base import Floats, Statistic, Sum, any_of, per_patient
 from suture.statistics.cells import Cells, gradient, plain
@@ -53,7 +55,8 @@ CELLS = 0.3
 
 @dataclass(frozen=True)
 class Survival(Statistic):
-    """Follow-up in the column ``time``, the event in the study's outcome, groups in ``by``."""
+    """Follow-up in the column ``time`` and the event in the study's outcome, or both in an outcome
+    with follow-up; groups in ``by``."""
 
     time: str = ""
     by: str = ""
@@ -68,16 +71,26 @@ class Survival(Statistic):
         return place_of(self, self.time, numbers=True)
 
     @cached_property
-    def edges(self) -> Floats:
-        """The ends of the intervals, in the column's own units."""
+    def _range(self) -> tuple[float, float]:
+        """The least and the largest follow-up that can be told."""
+        if isinstance(self.public.outcome, Followed):
+            if self.time:
+                raise StudyError("time: the study's outcome says which column it is; leave it out")
+            return 0.0, self.public.outcome.horizon
         feature = self._time.feature
         if not isinstance(feature, Number) or feature.low < 0:
             raise StudyError(f"time: {self.time!r} must be a number with bounds of 0 or more")
-        last = feature.high if self.horizon is None else self.horizon
-        if not feature.low < last <= feature.high:
+        return feature.low, feature.high
+
+    @cached_property
+    def edges(self) -> Floats:
+        """The ends of the intervals, in the column's own units."""
+        low, high = self._range
+        last = high if self.horizon is None else self.horizon
+        if not low < last <= high:
             raise StudyError(
-                f"horizon: expected a time within the bounds of {self.time!r}, up to "
-                f"{feature.high:g}; found {last:g}"
+                f"horizon: expected a time within the bounds of the follow-up, up to {high:g}; "
+                f"found {last:g}"
             )
         return np.linspace(0, last, self.intervals + 1)[1:]
 
@@ -107,8 +120,7 @@ class Survival(Statistic):
         group = np.zeros(data.rows, np.int64)
         if self.by:
             group = cells_of(place_of(self, self.by), data.x)
-        time, known = self.times(data)
-        event = any_of(data, data.y) > 0
+        time, event, known = self.follow_up(data)
         used = known & (group < len(self.groups))
         rows = np.flatnonzero(used)
         interval = np.searchsorted(self.edges, time, side="left")
@@ -123,9 +135,13 @@ class Survival(Statistic):
         out[rows, group[rows]] = m[rows]
         return out, per_patient(data)
 
-    def times(self, data: Patients) -> tuple[Floats, NDArray[np.bool_]]:
-        """Follow-up in the column's own units, and where it is known."""
-        return column_values(self._time, data)
+    def follow_up(self, data: Patients) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Follow-up in its own units, whether it ended with an event, and where it is known."""
+        outcome = self.public.outcome
+        if isinstance(outcome, Followed):
+            return outcome.times(data.y), outcome.events(data.y), np.ones(data.rows, bool)
+        time, known = column_values(self._time, data)
+        return time, any_of(data, data.y) > 0, known
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """Opened; after round 1 with the cumulative hazard of everybody, cut at what it can be."""
@@ -307,7 +323,15 @@ def build(setup: Setup) -> Survival:
     return Survival(setup.public, **own.model_dump())
 
 
-DECLARED = Declared("survive", build, Survived, uses=frozenset(), searches=(), model="none")
+DECLARED = Declared(
+    "survive",
+    build,
+    Survived,
+    uses=frozenset(),
+    searches=(),
+    model="none",
+    outcomes=(Classes, Followed),
+)
 
 
 def tables(found: Mapping[str, Any], unit: str) -> list[Table]:

@@ -40,6 +40,7 @@ from suture.methods.declared import Declared, Settings, Setup
 from suture.privacy.door import Rows
 from suture.privacy.unit import Patients
 from suture.report.words import Cell, Table
+from suture.schema.outcome import Classes, Survival
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 from suture.statistics.base import Floats, Statistic, Sum, any_of, per_patient
 from suture.statistics.publish import shown
@@ -122,7 +123,7 @@ class TableOne(Statistic):
     def breakdowns(self) -> dict[str, tuple[str, ...]]:
         """The strata of each breakdown."""
         known = {place.name: place for place in places(self.schema)}
-        classes = range(self.public.classes)
+        classes = range(self.public.outcome.count)
         found = {"outcome": ("no", "yes") if len(classes) == 2 else tuple(map(str, classes))}
         for column in self.by:
             if column not in known or isinstance(known[column].feature, Number):
@@ -179,7 +180,7 @@ class TableOne(Statistic):
         if name == "site":
             return np.full(data.rows, list(self.public.sizes).index(site))
         if name == "outcome":
-            return any_of(data, data.y.astype(np.int64))
+            return any_of(data, self.public.outcome.classes(data.y).astype(np.int64))
         place = next(place for place in places(self.schema) if place.name == name)
         return cells_of(place, data.x)
 
@@ -449,7 +450,15 @@ def build(setup: Setup) -> TableOne:
     return TableOne(setup.public, own.honest, by=own.by)
 
 
-DECLARED = Declared("describe", build, Described, uses=frozenset(), searches=(), model="none")
+DECLARED = Declared(
+    "describe",
+    build,
+    Described,
+    uses=frozenset(),
+    searches=(),
+    model="none",
+    outcomes=(Classes, Survival),
+)
 
 
 def tables(found: Mapping[str, Any], outcome: str) -> list[Table]:

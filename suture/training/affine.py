@@ -71,10 +71,11 @@ from suture.training.dpsgd import (
 )
 from suture.training.local import Indices, Local, fill_normals
 
-NONE, VECTOR, SCALAR = 0, 1, 2
-"""How a layer is present: not at all, with one number per column, or with one for all columns."""
-Kind = Literal["none", "vector", "scalar"]
-_KINDS: dict[Kind, int] = {"none": NONE, "vector": VECTOR, "scalar": SCALAR}
+Kind = Literal["none", "vector", "scalar", "bias", "weight"]
+_KINDS: dict[Kind, int] = {"none": 0, "vector": 1, "scalar": 2, "bias": 3, "weight": 4}
+"""How a layer is present: not at all, with one number per column, with one for all columns, or with
+only its shifts or only its scales trained."""
+NONE, _, SCALAR, BIAS, WEIGHT = _KINDS.values()
 NOTHING = np.zeros(0, np.float32)
 
 # Columns of the table of offsets; row 0 is f_in, row 1 is f_out.
@@ -85,8 +86,8 @@ KIND, COUNT, STRIDE, SHIFT, SCALE, G_SHIFT, G_SCALE, V_SHIFT, V_SCALE, RAW, DERI
 
 @dataclass(frozen=True)
 class Layers:
-    """Which affine layers there are: f_in and f_out, each none, vector (one number per column) or
-    scalar (one for all).
+    """Which affine layers there are: f_in and f_out, each none, vector (one number per column),
+    scalar (one for all), or a vector of which only the bias or only the weight is trained.
 
     A scalar f_out has one scale for all logits and a shift for each (iFedAvg, appendix A.4).
 
@@ -312,8 +313,13 @@ def _affine_square(m, e, row, r):  # type: ignore[no-untyped-def]
     """Squared norm of a row's gradient; a shared number's derivative is formed here and kept."""
     raw, d = _part(m, e, row, RAW, r), _part(m, e, row, DERIVATIVE, r)
     scale = _part(m, e, row, SCALE, 0)
-    square = 0.0
-    if e[row, KIND] != SCALAR:
+    square, kind = 0.0, e[row, KIND]
+    if kind in (BIAS, WEIGHT):
+        for c in range(len(d)):
+            slope = np.float64(d[c] * scale[c] if kind == BIAS else d[c] * raw[c])
+            square += slope * slope
+        return square
+    if kind != SCALAR:
         for c in range(len(d)):
             shift, stretch = np.float64(d[c] * scale[c]), np.float64(d[c] * raw[c])
             square += shift * shift + stretch * stretch
@@ -366,14 +372,17 @@ def _affine_update(m, e, row, noise, divisor, rule, pull):  # type: ignore[no-un
     alone: under privacy it is post-processing.
     """
     noise_scale, momentum, rate = rule.noise_scale, rule.momentum, rule.rate
-    size = e[row, COUNT]
+    size, kind = e[row, COUNT], e[row, KIND]
     share, hold, step = np.float32(1.0 / divisor), np.float32(momentum), np.float32(rate)
     back = np.float32(rate * pull / (1.0 - momentum)) if momentum < 1.0 else np.float32(rate * pull)
     for part in range(2):
         values, gradient = _part(m, e, row, SHIFT + part, 0), _part(m, e, row, G_SHIFT + part, 0)
         velocity, drawn = _part(m, e, row, V_SHIFT + part, 0), noise[part * size :]
+        if kind == (WEIGHT, BIAS)[part]:
+            gradient[:] = np.float32(0)
+            continue  # this part stays as it is, and what it would have added was not clipped
         # One number for all columns: every column gets the gradient and the noise of the first.
-        tied = e[row, KIND] == SCALAR and (row == 0 or part == 1)
+        tied = kind == SCALAR and (row == 0 or part == 1)
         first, noise_of_first = gradient[0], drawn[0]
         for c in range(size):
             slope, random = gradient[c], drawn[c]

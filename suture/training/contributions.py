@@ -37,7 +37,8 @@ def row_gradients(network: Dense, params: Rows, data: Patients, local: Local) ->
     """
     network.check(params)
     check(network, data, local)
-    weights, y = loss_weights(local, data.y, network.classes), known(data.y, network.classes)
+    weights = loss_weights(local, data.y, network.classes)
+    y = known(network.labels(data.y), network.classes)
     out = np.empty((data.rows, network.n_params))
     room = np.empty((2, sum(network.sizes)))
     flat, sizes = np.asarray(params, np.float64), np.array(network.sizes, np.int64)
@@ -71,7 +72,10 @@ def _row_gradients(x, y, class_weights, params, sizes, relu, room, out):  # type
                     else:
                         z[j] = math.tanh(z[j])
             at, here = at + (n + 1) * k, here + n
-        _outcome_errors(values[here:], errors[here:], y[r], class_weights[y[r]])
+        if len(class_weights) == 2 * sizes[last] + 2:
+            _hazard_errors(values[here:], errors[here:], y[r], class_weights[y[r]])
+        else:
+            _outcome_errors(values[here:], errors[here:], y[r], class_weights[y[r]])
         for layer in range(last - 1, -1, -1):
             n, k = sizes[layer], sizes[layer + 1]
             d = errors[here : here + k]
@@ -91,6 +95,20 @@ def _row_gradients(x, y, class_weights, params, sizes, relu, room, out):  # type
             target = out[r, at + n * k : at + n * k + k]
             for j in range(k):
                 target[j] = d[j]
+
+
+@compiled
+def _hazard_errors(z, error, label, weight):  # type: ignore[no-untyped-def]
+    """The same of the likelihood of a row's follow-up (`suture/training/dpsgd.py`)."""
+    interval, event = label // 2, label % 2
+    for c in range(len(z)):
+        if c > interval:
+            error[c] = 0.0
+            continue
+        share = weight if c < interval or event else weight * 0.5
+        error[c] = share / (1.0 + math.exp(-z[c]))
+        if c == interval and event:
+            error[c] -= weight
 
 
 @compiled

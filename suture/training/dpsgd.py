@@ -133,11 +133,37 @@ class Block(NamedTuple):
 
 
 @compiled
+def _hazard_derivatives(m, t, rows, labels, weights):  # type: ignore[no-untyped-def]
+    """Of the likelihood of the intervals that a row was followed through: the whole of those before
+    its last, the last with its event, or half of it where follow-up ended there without one."""
+    last = len(t) - 1
+    size = t[last, SIZE]
+    one, half = np.float32(1), np.float32(0.5)
+    for r in range(rows):
+        z = t[last, A] + r * t[last, A_STRIDE]
+        d = t[last, D] + r * t[last, D_STRIDE]
+        weight, interval, event = weights[labels[r]], labels[r] // 2, labels[r] % 2
+        for c in range(size):
+            share = weight if c < interval or event else weight * half
+            error = share * (one / (one + math.exp(-m[z + c])))
+            if c == interval and event:
+                error -= weight
+            if c > interval:
+                error = np.float32(0)
+            m[d + c] = error if abs(error) > NEGLIGIBLE or error != error else np.float32(0)
+
+
+@compiled
 def outcome_derivatives(m, t, rows, labels, class_weights):  # type: ignore[no-untyped-def]
-    """D[last]: derivative of the weighted cross-entropy with respect to the logits."""
+    """D[last]: derivative of the weighted cross-entropy with respect to the logits.
+
+    More weights than classes could have say that the labels are cells of follow-up (`Hazards`)."""
     last = len(t) - 1
     size = t[last, SIZE]
     one = np.float32(1)
+    if len(class_weights) == 2 * size + 2:
+        _hazard_derivatives(m, t, rows, labels, class_weights)
+        return
     for r in range(rows):
         z = t[last, A] + r * t[last, A_STRIDE]
         d = t[last, D] + r * t[last, D_STRIDE]
@@ -458,7 +484,7 @@ class Fused:
         if anchor is not None:
             network.check(anchor)
         self.load(O, params if anchor is None else anchor)
-        y = known(data.y, network.classes)
+        y = known(network.labels(data.y), network.classes)
         weights = loss_weights(local, data.y, network.classes).astype(np.float32)
         pushes = () if push is None else np.where(y < network.classes, push, 0)
         pushed = np.ascontiguousarray(pushes, np.float32)

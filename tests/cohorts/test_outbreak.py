@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from suture.cohorts import load
-from suture.cohorts.outbreak import DIAGNOSIS, FAULTS, PROGNOSIS, RECODED, Fault, outbreak, plant
+from suture.cohorts.outbreak import (
+    DIAGNOSIS,
+    FAULTS,
+    PROGNOSIS,
+    WORDED_OTHERWISE,
+    Fault,
+    outbreak,
+    plant,
+)
 from suture.cohorts.public import har, heart, vsn
 from suture.errors import DataError, StudyError
 
@@ -32,15 +40,30 @@ def test_the_clean_twin_has_the_same_patients_but_for_the_faults():
             assert same != ((a.name, column) in touched)
 
 
-def test_a_recoded_centre_has_yes_and_no_turned_round():
-    ill, usual = outbreak(5, faults="recoded"), outbreak(5)
+@pytest.mark.parametrize("kind", ["recoded", "ticked"])
+def test_one_centre_words_its_symptoms_otherwise(kind):
+    ill, usual = outbreak(5, faults=kind), outbreak(5)
     for a, b in zip(ill.sites, usual.sites, strict=True):
-        turned = {fault.column for fault in RECODED if fault.site == a.name}
-        assert bool(turned) == (a.name == "Bong")
+        changed = {fault.column for fault in WORDED_OTHERWISE[kind] if fault.site == a.name}
+        assert bool(changed) == (a.name == "Bong")
         for column in a.table:
-            expected = 1 - b.table[column] if column in turned else b.table[column]
+            expected = b.table[column]
+            if column in changed and kind == "recoded":
+                expected = 1 - expected
+            elif column in changed:
+                expected = np.where(expected == 1, 1.0, np.nan)
             same = expected.dtype.kind == "f"
             assert np.array_equal(a.table[column], expected, equal_nan=same)
+
+
+def test_two_columns_change_places():
+    usual = outbreak(5, test_fraction=0.1)
+    ill = plant(usual, (Fault("Foya", "age", "swapped", other="cough"),), 5)
+    for a, b in zip(ill.sites, usual.sites, strict=True):
+        for new, old in ((a.table, b.table), (a.test, b.test)):
+            names = ("cough", "age") if a.name == "Foya" else ("age", "cough")
+            for now, before in zip(("age", "cough"), names, strict=True):
+                assert np.array_equal(new[now], old[before], equal_nan=True)
 
 
 def test_options_are_checked():
@@ -50,6 +73,8 @@ def test_options_are_checked():
         outbreak(1, flip="Boston")
     with pytest.raises(StudyError, match="cannot plant"):
         plant(outbreak(1), (Fault("Foya", "age", "melt"),), 1)
+    with pytest.raises(StudyError, match="cannot plant"):
+        plant(outbreak(1), (Fault("Foya", "age", "swapped", other="height"),), 1)
     assert load("outbreak", 1, task="prognosis").outcome == "outcome"
 
 

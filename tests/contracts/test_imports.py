@@ -17,7 +17,7 @@ ALLOWED = {
     "schema": set(),
     "privacy": {"schema.record", "schema.table"},
     "protection": {"privacy.noise.source", "privacy.door"},
-    "models": {"schema.table", "schema.clinical"},
+    "models": {"schema.table", "schema.clinical", "schema.outcome"},
     "training": {"models", "privacy.unit", "privacy.noise.source", "privacy.door"},
     "methods": {
         "models",
@@ -31,7 +31,7 @@ ALLOWED = {
     },
     "site": {"schema", "privacy", "protection.envelope", "study", "report.theme"},
     "cohorts": {"schema.table", "site.eicu", "site.images", "study", "methods.registry"},
-    "evaluation": set(),
+    "evaluation": {"schema.outcome"},
     "report": {"schema.record"},
     "engine": {
         "schema",

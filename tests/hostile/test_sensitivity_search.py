@@ -61,7 +61,7 @@ def cases():
             **schema,
         }
     for into in ("none", "vector", "scalar"):
-        for out in ("none", "vector", "scalar"):
+        for out in ("none", "vector", "scalar", "bias", "weight"):
             layers = {
                 "name": "ifedavg",
                 "input_layer": into,

@@ -14,9 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from suture.attacks.audit import Claim, audit, with_patient
 from suture.engine.conduct import run
 from suture.errors import StudyError
-from suture.methods.additive import BIAS, SHARE, as_centre, gradients_for, residual
+from suture.methods.additive import BIAS, as_centre, gradients_for
 from suture.methods.base import Answer
 from suture.methods.declared import Public
+from suture.methods.links import LOGISTIC, residual
 from suture.methods.registry import MethodSpec, build
 from suture.models.concepts import terms
 from suture.models.dense import Dense
@@ -25,6 +26,7 @@ from suture.privacy.noise.source import derive, seeded_key
 from suture.privacy.unit import Patients, concatenate
 from suture.protection.secure_sum import unpack_words
 from suture.schema.message import check_message
+from suture.schema.outcome import Classes
 from suture.schema.table import Flag, Number, Schema
 from suture.study import Study
 from suture.training.local import Local
@@ -149,7 +151,7 @@ def test_the_sum_carries_the_planned_noise_in_both_kinds_of_round():
         "bias": np.zeros(1, np.float32), "theta": np.zeros(400, np.float32),
         "centre": np.zeros(400, np.int8), "scale": np.ones(1, np.float32),
     }  # fmt: skip
-    for round_, ratio in ((1, (1 - SHARE) / (49 * SHARE)), (2, 1.0)):
+    for round_, ratio in ((1, (1 - LOGISTIC.share) / (49 * LOGISTIC.share)), (2, 1.0)):
         asked = message if round_ == 2 else {}
         exact = 10 * words(rehearse(method, data, {}, asked, None, bytes(32), round_)[0])
         squares, count = 0.0, 0
@@ -325,7 +327,7 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(StudyError, match="every site in every round"):
         make(participation=0.5)
     with pytest.raises(StudyError, match="tells two outcomes apart, found 3 classes"):
-        build("additive", MethodSpec(), Dense((3, 3)), Local(), Public(classes=3))
+        build("additive", MethodSpec(), Dense((3, 3)), Local(), Public(outcome=Classes(written=3)))
     with pytest.raises(StudyError, match="at least 4, found 3"):
         make(rounds=3)
     with pytest.raises(StudyError, match="scale of their bounds"):

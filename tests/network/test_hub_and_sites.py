@@ -165,8 +165,8 @@ def test_a_study_runs_through_a_hub_and_exact_figures_stay(federation):
 
 
 def test_the_hub_may_be_killed_and_started_again_and_a_revoked_site_is_gone(federation):
+    from suture.cli.options import Engines
     from suture.engine import conduct
-    from suture.network import engine_of
 
     folder, hub, processes = federation
     end(processes["hub"])
@@ -186,7 +186,7 @@ def test_the_hub_may_be_killed_and_started_again_and_a_revoked_site_is_gone(fede
     with pytest.raises(
         TooFewSites, match=r"site 'nice' gave no answer within 6 s: it is not enrolled"
     ):
-        conduct.run(folder / "short.toml", engine=engine_of(None, hub))
+        conduct.run(folder / "short.toml", engine=Engines(hub=hub).open())
     assert time.monotonic() - begun < 25
     # A new key for the same site, admitted: it is back.
     end(processes["nice"])

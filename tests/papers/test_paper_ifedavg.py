@@ -3,9 +3,10 @@ score of faults."""
 
 import json
 
+import numpy as np
 import pytest
 
-from suture.errors import RunError
+from suture.errors import DataError, RunError
 from suture.papers import ifedavg
 from suture.papers.ifedavg import detection, trainings
 from suture.papers.reproduction import Work
@@ -39,8 +40,9 @@ def test_the_papers_settings():
 
 def test_every_training_has_a_file_of_its_own():
     keys = [job.key for job in trainings.every_job(False)]
-    assert len(keys) == len(set(keys)) == (5 + 5 + 3 + 2 + 1) * 7 + 5 + 3 * (20 + 11)
-    assert len(trainings.every_job(True)) == 4 * 7 + 2 + 2 * 3
+    tables, outliers, further = (4 * 5 + 3) * 7, 4 * 5 * 6, 3 * (20 + 11)
+    assert len(keys) == len(set(keys)) == tables + outliers + 5 + 2 + further
+    assert len(trainings.every_job(True)) == 4 * 7 + 4 * 6 + 2 + 2 + 2 * 3
 
 
 def test_further_seeds_are_in_no_other_table():
@@ -58,8 +60,8 @@ def test_further_seeds_are_in_no_other_table():
 def _results(*pairs):
     def result(a, b):
         sites = {
-            "a": {"f1_weighted": a, "rows": 50},
-            "b": {"f1_weighted": b, "rows": 50},
+            "a": {"f1_weighted": a, "auc": a, "balanced_accuracy": a, "rows": 50},
+            "b": {"f1_weighted": b, "auc": b, "balanced_accuracy": b, "rows": 50},
             "c": {"f1_weighted": 0, "rows": 3},
         }
         return {"sites": sites}
@@ -77,6 +79,70 @@ def test_means_and_worst_clients_by_hand():
     (row,) = ifedavg.scores({"har": results}, "f1", "worst")
     assert (row["paper iFedAvg"], row["seeds"]) == (0.950, 2)
     assert row["our FedAvg"] == pytest.approx(0.6)
+
+
+def test_intervals_are_over_seeds_and_of_the_worst_client():
+    results = _results((0.5, 0.9), (0.7, 0.8))
+    assert ifedavg.over_seeds(results, "fedavg", "f1", "mean") == pytest.approx([0.7, 0.75])
+    assert ifedavg.over_seeds(results, "fedavg", "f1", "worst") == [0.5, 0.7]
+    (row,) = ifedavg.scores({"har": results}, "f1", "mean")
+    half = 12.7062 * 0.025  # Student's with one degree of freedom, times the error of the mean
+    assert row["our FedAvg"] == pytest.approx(0.725)
+    assert row["our FedAvg 95% low"] == pytest.approx(0.725 - half, abs=1e-4)
+
+
+def test_an_outlier_is_told_apart_from_the_others(monkeypatch):
+    monkeypatch.setitem(ifedavg.OUTLIERS, "one differs", ("a", ({}, ""), ()))
+    row = ifedavg.outlier_rows({"one differs": _results((0.2, 0.9), (0.4, 0.7))})[0]
+    assert (row["client"], row["seeds"]) == ("a", 2)
+    assert [row["F1 there"], row["AUC there"]] == pytest.approx([0.3, 0.3])
+    assert row["F1, mean of the others"] == pytest.approx(0.8)
+    charted = ifedavg.outlier_chart([row]).to_dict()
+    assert charted["facet"]["field"] == "data"
+
+
+def test_named_cells_are_read_off_the_layers():
+    layer = {"columns": ["gravAccY-max"], "values": [[1.0], [1.0], [0.4]], "crosses": [False]}
+    about = {"w_in": {**layer, "circles": [[False], [False], [True]]}}
+    about["b_in"] = {**about["w_in"], "columns": ["gravAcc-corr01"]}
+    report = {"sites": ["subject 14", "subject 15", "subject 16"], "layers": about}
+    rows = ifedavg.named_cells({"har": report})
+    assert [row["figure"] for row in rows] == ["13", "13", "14"]
+    assert (rows[2]["ours"], rows[2]["marks"], rows[0]["marks"]) == (0.4, "O", "none")
+    assert rows[2]["SD from the column's mean"] == pytest.approx(-0.4 / 0.1200**0.5)
+
+
+def test_vsn_has_a_sensor_whose_first_column_means_the_opposite():
+    try:
+        cohort = trainings.cohort_of(trainings.jobs("vsn", True)[trainings.SEEDS[2]]["ifedavg"])
+    except DataError as error:
+        pytest.skip(str(error))
+    ties = {}
+    for site in cohort.sites:
+        x, y = site.table["acoustic 0"], np.asarray(site.table["vehicle"])
+        ties[site.name] = float(np.median(x[y == 1]) - np.median(x[y == 0]))
+        constant = np.ptp(x[y == 1]) == 0
+        assert constant == (site.name == ifedavg.REAL_OUTLIER)
+    assert ties.pop(ifedavg.REAL_OUTLIER) > 1
+    assert np.median(list(ties.values())) < 0
+
+
+@pytest.mark.parametrize("name", trainings.OUTLIERS)
+def test_outliers_differ_at_one_client_alone(name):
+    plain = "vsn" if name.startswith("vsn") else "outbreak diagnosis"
+    jobs = [trainings.jobs(one, True)[trainings.SEEDS[2]]["ifedavg"] for one in (name, plain)]
+    try:
+        ill, usual = map(trainings.cohort_of, jobs)
+    except DataError as error:
+        pytest.skip(str(error))
+    for a, b in zip(ill.sites, usual.sites, strict=True):
+        same = all(
+            np.array_equal(
+                a.table[column], b.table[column], equal_nan=b.table[column].dtype.kind == "f"
+            )
+            for column in b.table
+        )
+        assert same == (a.name != trainings.OUTLIERS[name][0])
 
 
 def test_the_difference_is_paired_by_seed():

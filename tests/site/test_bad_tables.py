@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from suture.errors import DataError, RunError, StudyError, SutureError
+from suture.schema.outcome import TWO
 from suture.schema.table import Category, Flag, Number
 from suture.site.cohort import load
 from suture.site.draft import Asked, draft
@@ -49,7 +50,7 @@ def runs(made, tmp_path, patients=50, **numbers):
     source = study.sites[0].data.under(tmp_path)
     found = load(
         source, study.table, study.outcome, site="here", holdout=0.0, split_key="k",
-        classes=study.labels or 2,
+        target=study.target or TWO,
     )  # fmt: skip
     return study, found
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from suture.schema.outcome import Classes
 from suture.schema.table import Flag, Number, Schema
 from suture.site.cohort import SiteData, load, refusal
 from suture.site.preprocess import BINARY, Counts, encode, outcome_vocabulary, scale
@@ -195,22 +196,24 @@ def test_outcomes_of_several_classes() -> None:
         "smoker": np.array([0, 1, 0, 1]),
         "ill": np.array([0, 2, 1, 2]),
     }
-    data = read(table, schema, classes=3)
+    data = read(table, schema, target=Classes(written=3))
     assert data.loaded.class_rows == (1, 1, 2)
     assert sum(data.loaded.class_rows[1:]) == 3
     labels = {**table, "ill": np.array(["home", "ward", "died", "ward"])}
-    assert read(labels, schema, classes=("home", "ward", "died")).loaded.class_rows == (1, 2, 1)
+    assert read(
+        labels, schema, target=Classes(written=("home", "ward", "died"))
+    ).loaded.class_rows == (1, 2, 1)
     data = read(
         {**labels, "ill": np.array(["home", "ward", "ward", "ward"])},
         schema,
-        classes=("home", "died"),
+        target=Classes(written=("home", "died")),
     )
     assert data.loaded.problems == (
         "outcome 'ill': 3 rows with something else than one of home, died",
     )
     assert data.train.rows == 1
     assert "2 rows with something else than 0 or 1" in read(table, schema).loaded.problems[0]
-    assert outcome_vocabulary(2) is BINARY
+    assert outcome_vocabulary(Classes()) is BINARY
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

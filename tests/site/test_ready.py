@@ -126,6 +126,149 @@ def test_looking_at_a_study_needs_none(folder):
     assert survey(study_of(), folder, 42).sizes == {"a": 50, "b": 50}
 
 
+# --- every job that charges, or reads for a study -----------------------------------------------------------------------
+
+
+def written(folder, **fields):
+    study = study_of(**fields)
+    file = folder / "study.toml"
+    file.write_text(study.to_toml())
+    return study, file
+
+
+def finished(folder):
+    """A finished run that a hospital can join, without a trace at the sites of the tests."""
+    again = {
+        "method": {"name": "ifedavg", "rounds": 2, "local_epochs": 1},
+        "model": {"hidden": [2]},
+    }
+    elsewhere = folder / "elsewhere"
+    shutil.copytree(folder, elsewhere, ignore=shutil.ignore_patterns("elsewhere"))
+    study, file = written(folder, **again)
+    sign_all(study, elsewhere)
+    run(study, base=elsewhere, out=folder / "run")
+    shutil.rmtree(elsewhere)
+    return folder / "run", file
+
+
+def jobs(folder):
+    from suture.attacks.audit_site import audit_study
+    from suture.interop.before_training import check
+    from suture.interop.join import join
+    from suture.releases.overlap import overlap
+    from suture.releases.query import release
+
+    study, file = written(folder)
+    asked = {"site": "a", "epsilon": 1.0, "base": folder}
+    return {
+        "interop": lambda: check(study, folder, epsilon=1.0),
+        "release": lambda: release(study, "rate", "ill", **asked),
+        "join": lambda: join(*finished(folder), site="a", rounds=2, out=folder / "joined"),
+        "audit": lambda: audit_study(file, site="a", trials=40, messages=0),
+        "overlap": lambda: overlap(study, folder, epsilon=1.0),
+    }
+
+
+@pytest.mark.parametrize("job", ["interop", "release", "join", "audit", "overlap"])
+def test_no_job_charges_or_reads_where_nobody_signed(folder, job):
+    with pytest.raises(NotReady, match=r"nobody has signed that its table is ready"):
+        jobs(folder)[job]()
+    assert untouched(folder)
+    assert not (folder / "joined").exists()
+
+
+@pytest.mark.parametrize("job", ["interop", "overlap"])
+def test_one_site_without_a_ready_keeps_every_ledger_shut(folder, job):
+    asked = jobs(folder)[job]
+    sign(place_of(study_of().sites[0], folder), study_of().digest)
+    with pytest.raises(NotReady, match="site 'b'"):
+        asked()
+    assert untouched(folder)
+
+
+@pytest.mark.parametrize("job", ["interop", "release", "audit", "overlap"])
+def test_a_signed_table_is_enough_for_every_job(folder, job):
+    asked = jobs(folder)[job]
+    sign_all(study_of(), folder)
+    asked()
+
+
+def test_who_joins_signs_for_the_file_as_it_is(folder):
+    """Although only the one site of it is read."""
+    from suture.interop.join import join
+
+    ran, file = finished(folder)
+    sign(place_of(study_of().sites[0], folder), Study.from_toml(file).digest)
+    assert join(ran, file, site="a", rounds=2, out=folder / "joined")["private"]
+
+
+def test_a_ledger_of_real_patients_is_locked_until_the_ready_is_seen(place):
+    """A job that forgets to ask can promise nothing: the next one, too."""
+    from dp_accounting import GaussianDpEvent
+
+    from suture.errors import PrivacyError
+    from suture.privacy.accounting.planner import Budget
+    from suture.site.gate import borrowed
+
+    budget = Budget(1.0, 1e-5, "rdp")
+    with borrowed(place, None) as ledger:
+        for forgets in (
+            lambda: ledger.open_study("new/job", budget),
+            lambda: ledger.charge("new/job", 0, GaussianDpEvent(9.0), b"x"),
+        ):
+            with pytest.raises(PrivacyError, match="nobody was asked for a signed ready"):
+                forgets()
+    sign(place, "0" * 64)
+    ledger = ready.charging(place, None, "0" * 64)
+    ledger.open_study("new/job", budget)
+    ledger.close()
+
+
+# --- a statistic counts as its study --------------------------------------------------------------------------------------
+
+
+def described(folder, engine, study=None):
+    from suture.statistics.publish import ask
+
+    return ask(study or study_of(), "describe", epsilon=1.0, base=folder, engine=engine).data
+
+
+@pytest.mark.parametrize("engine", ["embedded", "flower"])
+def test_a_statistic_needs_the_ready_of_the_study_and_no_other(folder, engine):
+    study = study_of()
+    with pytest.raises(NotReady):
+        described(folder, engines(folder)[engine])
+    assert untouched(folder)
+    for site in study.sites:
+        facts = {"looks": 0, "stops": 0, "even_so": "", "table": study.table_digest}
+        ready.sign_ready(place_of(site, folder), study.digest, "A. Kowal", WHEN, **facts)
+    found = described(folder, engines(folder)[engine])
+    assert found["ready"]["a"] == {"by": "A. Kowal", "when": WHEN.isoformat()}
+    with pytest.raises(NotReady):
+        described(folder, engines(folder)[engine], study_of(outcome="age", schema=other_schema()))
+    with pytest.raises(NotReady):  # a training is not a statistic
+        run(study_of(seed=7), base=folder, engine=engines(folder)[engine])
+
+
+def other_schema():
+    return {"patient": "id", "features": {"ill": {"kind": "flag"}}}
+
+
+def test_the_table_is_the_same_whatever_is_trained_and_another_with_any_column(folder):
+    study = study_of()
+    same = [
+        study.replace(method={"name": "fedprox"}), study.replace(privacy={"epsilon": 9.0}),
+        study.replace(evaluation={"holdout": 0.5}), study.replace(protection={"sum": "masked"}),
+    ]  # fmt: skip
+    assert {one.table_digest for one in same} == {study.table_digest}
+    assert len({one.digest for one in (study, *same)}) == 5
+    others = [
+        study_of(outcome="age", schema=other_schema()), study_of(name="other"), study_of(seed=1),
+        study_of(sites=[{"name": "a", "data": "a.csv", "patients": 50, "edition": 2}]),
+    ]  # fmt: skip
+    assert study.table_digest not in {one.table_digest for one in others}
+
+
 # --- what a coordinator hears -----------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from support.statistics import SCHEMA, public
 
 import suture
+from suture.cli.options import Engines
 from suture.models.dense import Dense
-from suture.network import engine_of
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.accounting.events import compose
 from suture.privacy.unit import Patients
@@ -132,7 +132,7 @@ def test_statistics_run_over_flower_under_masks():
         cohort={"name": "cardio", "patients": 1500},
         protection={"sum": "masked"},
     )
-    engine = engine_of("flower", None)
+    engine = Engines("flower").open()
     result = ask(study, "survive", epsilon=8.0, rounds=2, engine=engine, time="age", by="smoker")
     found = figures_of(result)
     assert set(found["groups"]) == {"no", "yes"}

@@ -130,13 +130,13 @@ def test_the_strategy_is_better_than_counts_and_than_the_figure_alone():
 def test_gaps_hold_for_all_pairs_at_once():
     def rate(value, deviation=0.03):
         one = {"value": value, "deviation": deviation, "interval": [0, 1]}
-        return {name: one for name in ("flagged", "sensitivity", "specificity", "auc")}
+        return dict.fromkeys(("flagged", "sensitivity", "specificity", "auc"), one)
 
     found = group_gaps({"a": rate(0.7), "b": rate(0.9, 0.04), "c": rate(0.8)})["auc"]
     assert found["value"] == pytest.approx(0.2)
     assert found["interval"] == pytest.approx([0.2 - 2.394 * 0.05, 0.2 + 2.394 * 0.05], abs=1e-4)
     none = {"value": None, "deviation": None, "interval": None}
-    withheld = {name: none for name in rate(0.1)}
+    withheld = dict.fromkeys(rate(0.1), none)
     assert group_gaps({"a": rate(0.7), "b": withheld})["auc"]["value"] is None
 
 

@@ -39,7 +39,10 @@ def torch_steps(network, params, layers, own, data, batches, rate, momentum, wei
         name: torch.tensor(v.copy(), requires_grad=True)
         for name, v in layers.split(own, network.sizes[0], network.sizes[-1]).items()
     }
-    optimiser = torch.optim.SGD([*values, *named.values()], lr=rate, momentum=momentum)
+    still = {"bias": "w", "weight": "b"}  # the part that stays as it is
+    kinds = {"in": layers.into, "out": layers.out}
+    trained = [v for name, v in named.items() if still.get(kinds[name[2:]]) != name[0]]
+    optimiser = torch.optim.SGD([*values, *trained], lr=rate, momentum=momentum)
     for batch in batches:
         h, t = torch.tensor(data.x[batch]), torch.tensor(data.y[batch]).long()
         if "b_in" in named:
@@ -66,7 +69,11 @@ def torch_steps(network, params, layers, own, data, batches, rate, momentum, wei
 
 
 @pytest.mark.parametrize(
-    "kinds", [("vector", "vector"), ("vector", "none"), ("none", "vector"), ("none", "none")]
+    "kinds",
+    [
+        *[("vector", "vector"), ("vector", "none"), ("none", "vector"), ("none", "none")],
+        *[("vector", "bias"), ("vector", "weight"), ("bias", "weight"), ("weight", "bias")],
+    ],
 )
 @pytest.mark.parametrize(
     ("sizes", "activation"), [((7, 9, 5, 3), "tanh"), ((20, 17, 1), "relu"), ((5, 2), "tanh")]
@@ -290,6 +297,7 @@ def joint_sum(network, params, layers, own, data, local, batch, seed=0):
 
 
 KINDS = [(a, b) for a in ("none", "vector", "scalar") for b in ("none", "vector", "scalar")]
+KINDS += [("bias", "weight"), ("weight", "bias")]
 SIZES = [0.0, 1e-30, 1e-3, 1.0, 40.0, 1e4, 6e7, 1e13, 1e19, 1e30, 3e38]
 
 

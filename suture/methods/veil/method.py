@@ -595,9 +595,9 @@ def build(setup: Setup) -> Veil:
 
 def two_outcomes(name: str, public: Public) -> None:
     """Concepts are made from two outcomes and from values on the scale of their declared bounds."""
-    if public.classes != 2:
+    if not public.outcome.two:
         raise StudyError(
-            f"method {name!r} tells two outcomes apart, found {public.classes} classes; use "
+            f"method {name!r} tells two outcomes apart, found {public.outcome.count} classes; use "
             "another method"
         )
     if public.scaling == "site":
@@ -609,7 +609,7 @@ def two_outcomes(name: str, public: Public) -> None:
 
 def suits(public: Public) -> Fit:
     """A sparse model that a clinician can read; votes need many hospitals to agree."""
-    if public.images or public.classes != 2:
+    if public.images or not public.outcome.two:
         return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
     if public.epsilon is not None and public.sites < 20:
         return Fit(1.0, "with few hospitals the noise may leave it without a concept")

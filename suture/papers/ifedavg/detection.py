@@ -22,7 +22,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 from scipy.stats import beta
 
-from suture.cohorts.cohort import Cohort, CohortSite, Columns
+from suture.cohorts import Cohort, CohortSite, Columns
 from suture.cohorts.outbreak import FAMILIES, OUTCOME, Fault, outbreak, plant, stranger
 from suture.interop.evidence import circles, flags
 from suture.methods.ifedavg import IFedAvg

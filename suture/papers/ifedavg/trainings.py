@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suture import cohorts
-from suture.cohorts.cohort import Cohort
+from suture.cohorts import Cohort
+from suture.cohorts.outbreak import Fault, plant
 from suture.engine import plan
 from suture.errors import RunError
 from suture.evaluation.metrics import measure
@@ -58,6 +60,23 @@ DATASETS: dict[str, tuple[Settings, str]] = {
     "har": ({"name": "har", "split": "paper"}, "activity"),
     "heart": ({"name": "heart", "missing": "fill", "split": "paper"}, "high_risk"),
 }
+_DIAGNOSIS, _VSN = DATASETS["outbreak diagnosis"], DATASETS["vsn"]
+SWAPPED = tuple(
+    Fault("sensor 19", f"acoustic {i}", "swapped", other=f"seismic {i}") for i in range(50)
+)
+OUTLIERS: dict[str, tuple[str, tuple[Settings, str], tuple[Fault, ...]]] = {
+    "outbreak, blank is no": ("Bong", ({**_DIAGNOSIS[0], "faults": "ticked"}, _DIAGNOSIS[1]), ()),
+    "outbreak, yes is no": ("Bong", ({**_DIAGNOSIS[0], "faults": "recoded"}, _DIAGNOSIS[1]), ()),
+    "vsn, blocks swapped": ("sensor 19", _VSN, SWAPPED),
+    "vsn, outcome turned": ("sensor 19", _VSN, (Fault("sensor 19", "vehicle", "flip"),)),
+}
+"""Federations with one client at which FedAvg should fail: who, the data, and faults to plant.
+
+Stated before anything was trained, and run once. `cohorts.outbreak` has the first two mechanisms. VSN's
+columns are those of two files a sensor, which the authors' published loader joins in the order in which
+the file system lists them: acoustic or seismic first, whichever comes. And their code can turn one
+sensor's outcome round. Sensor 19 is one of the two whose rows Figure 15 shows; the other, 5, has 13
+rows here."""
 METHOD: Settings = {
     "name": "ifedavg", "rounds": 1000, "local_epochs": 1, "batch": 16, "rate": 0.002 * 16, "momentum": 0.5,
     "rate_decay": 0.9, "rate_steps": 50, "class_weights": "inverse", "weighting": "uniform", "share_layers": True,
@@ -76,8 +95,8 @@ Not a blind choice: the three pairs with weights came first, and test scores wit
 (iFedAvg 0.775, FedAvg 0.786) had been seen when the three without were added. And the five splits
 overlap: a patient set apart in one is tested on in another. `more_jobs` repeats the comparison at
 twenty splits that nothing was chosen on."""
-SEEDS_OF = {"vsn": 2, "har": 1, "outbreak prognosis": 3}
-"""How many of the five seeds the larger sets are run with; the others are run with all."""
+SEEDS_OF = {"outbreak prognosis": 3}
+"""How many of the five seeds a set is run with, where not with all."""
 
 SPREAD, SPREAD_OF = 0.5, {"heart": 0.1}
 """`method.layer_spread` of the row with a prior, ours and not the paper's; four values were tried
@@ -122,16 +141,18 @@ class Trained(TypedDict):
 
 @dataclass(frozen=True)
 class Job:
-    """One training: a study (whose cohort, seed and settings say everything) and the method to
-    train in it."""
+    """One training: a study (whose cohort, seed and settings say everything), the method to train
+    in it, and faults that its cohort cannot plant by itself."""
 
     study: Study
     method: str
+    faults: tuple[Fault, ...] = ()
 
     @property
     def key(self) -> str:
         """A name for its file that changes with every setting."""
         content = self.study.model_dump_json(exclude_defaults=True) + self.method
+        content += repr(self.faults) if self.faults else ""
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return f"{self.study.name}-{self.method}-{digest}".replace(" ", "-")
 
@@ -150,7 +171,7 @@ def study(
     **changes: str | float,
 ) -> Study:
     """The paper's setting on one data set; ``changes`` are further settings of the method."""
-    options, outcome = DATASETS[dataset]
+    options, outcome = OUTLIERS[dataset][1] if dataset in OUTLIERS else DATASETS[dataset]
     method = {**METHOD, **OWN.get(dataset, {})}
     if quick:
         method |= {"rounds": 150, "rate": 2 * float(str(method["rate"]))}
@@ -193,23 +214,25 @@ def datasets(quick: bool) -> list[str]:
 def jobs(dataset: str, quick: bool) -> BySeed:
     """The trainings of one data set; what needs no other setting shares one study."""
     found = {}
+    faults = OUTLIERS[dataset][2] if dataset in OUTLIERS else ()
     for seed in SEEDS[2:3] if quick else SEEDS[: SEEDS_OF.get(dataset, len(SEEDS))]:
         plain = study(dataset, seed, quick=quick)
-        changed = partial(study, dataset, seed, quick=quick, compare=())
-        layered = changed(name=f"{dataset} f_out", output_layer="vector")
-        found[seed] = {
-            **{method: Job(plain, method) for method in METHODS},
-            LAYERED: Job(layered, "ifedavg"),
-            PRIOR: _with_prior(dataset, seed, quick),
-        }
+        found[seed] = {method: Job(plain, method, faults) for method in METHODS}
+        found[seed][PRIOR] = _with_prior(dataset, seed, quick, faults)
+        if dataset not in OUTLIERS:
+            name = f"{dataset} f_out"
+            layered = study(
+                dataset, seed, quick=quick, name=name, compare=(), output_layer="vector"
+            )
+            found[seed][LAYERED] = Job(layered, "ifedavg")
     return found
 
 
-def _with_prior(dataset: str, seed: int, quick: bool) -> Job:
+def _with_prior(dataset: str, seed: int, quick: bool, faults: tuple[Fault, ...] = ()) -> Job:
     """iFedAvg whose layers are expected near the identity."""
     width, name = SPREAD_OF.get(dataset, SPREAD), f"{dataset} prior"
     wanted = study(dataset, seed, quick=quick, name=name, compare=(), layer_spread=width)
-    return Job(wanted, "ifedavg")
+    return Job(wanted, "ifedavg", faults)
 
 
 def more_jobs(quick: bool) -> dict[str, BySeed]:
@@ -236,21 +259,33 @@ def flip_jobs(quick: bool) -> list[Job]:
     return [Job(make(seed, output_layer="scalar"), "ifedavg") for seed in seeds]
 
 
+def halves(quick: bool) -> list[Job]:
+    """iFedAvg with only the shifts or only the scales of f_out (Figure 18)."""
+    at = partial(study, "outbreak diagnosis", SEEDS[2] if quick else SEEDS[0], quick=quick)
+    kinds = ("bias", "weight")
+    return [
+        Job(at(name=f"f_out {kind}", compare=(), output_layer=kind), "ifedavg") for kind in kinds
+    ]
+
+
 def every_job(quick: bool) -> list[Job]:
     """All trainings without privacy, long ones first."""
-    tables = [jobs(name, quick) for name in reversed(datasets(quick))]
+    names = ["har", *OUTLIERS, *DATASETS]
+    tables = [jobs(name, quick) for name in dict.fromkeys(names) if not (quick and name == "har")]
     found, further = (
         [job for by_seed in some for by_method in by_seed.values() for job in by_method.values()]
         for some in (tables, more_jobs(quick).values())
     )
-    return found + flip_jobs(quick) + further
+    return found + flip_jobs(quick) + halves(quick) + further
 
 
-def cohort_of(study: Study, **options: str) -> Cohort:
-    """The federation of a study, at its own seed; ``options`` replace the study's own."""
-    if study.cohort is None:
+def cohort_of(job: Job, **options: str) -> Cohort:
+    """The federation of a job, at its own seed; ``options`` replace the study's own."""
+    about, seed = job.study.cohort, job.study.seed
+    if about is None:
         raise ValueError("a reproduction trains on a built-in cohort")
-    return cohorts.load(study.cohort.name, study.seed, **{**study.cohort.options(), **options})
+    whole = cohorts.load(about.name, seed, **{**about.options(), **options})
+    return plant(whole, job.faults, seed)
 
 
 def _method(study: Study, cohort: Cohort, name: str) -> Method:
@@ -282,9 +317,19 @@ def play(
     return state, own
 
 
+def balanced_accuracy(y: NDArray[np.int32], risk: NDArray[np.float32]) -> float:
+    """The share of rows that are told right, class by class, then the mean over classes.
+
+    >>> balanced_accuracy(np.array([0, 0, 0, 1]), np.array([0.2, 0.1, 0.7, 0.9]))
+    0.8333333333333334
+    """
+    right = (risk.argmax(axis=1) if risk.ndim == 2 else risk >= 0.5) == y
+    return float(np.mean([right[y == label].mean() for label in np.unique(y)]))
+
+
 def train(job: Job) -> Trained:
     """Train one method to the last round and measure it at every client."""
-    begun, study, cohort = time.perf_counter(), job.study, cohort_of(job.study)
+    begun, study, cohort = time.perf_counter(), job.study, cohort_of(job)
     sites, method = rows_of(cohort, scaling="site"), _method(job.study, cohort, job.method)
     clients = {name: data.train for name, data in sites.items()}
     if method.pooled:
@@ -303,6 +348,7 @@ def train(job: Job) -> Trained:
         if site.test is not None:
             risk = method.predict(state, own.get(name, {}), site.test.x, name)
             found[name] = measure(site.test.y, risk, 0.5, rows=site.test.rows)
+            found[name]["balanced_accuracy"] = balanced_accuracy(site.test.y, risk)
     layers = np.round(state["layers"].astype(np.float64), 6).tolist() if "layers" in state else None
     seconds = time.perf_counter() - begun
     return {"sites": found, "layers": layers, "clients": list(sites), "seconds": seconds}

@@ -123,6 +123,9 @@ class Ledger:
         self._head_seen = 0
         self._local = LocalWitness(path, site, identity(db)) if path and durable else None
         self._rolled_back = False
+        self.locked = False
+        """Set where a person's word is needed first (`suture.site.ready.charging`): until it is
+        there, nothing is promised and nothing charged."""
 
     @classmethod
     def open(
@@ -167,6 +170,7 @@ class Ledger:
         if study == ALL_STUDIES:
             raise PrivacyError(f"{ALL_STUDIES!r} names the lifetime budget; rename the study")
         plan = None if plan is None or not budget.promises else normal_form(as_event(plan))
+        self._unlocked()
         with self._transaction():
             known = self._books.studies.get(study)
             if known and self._books.same_promise(known.budget, budget, f"study {study!r}"):
@@ -274,6 +278,7 @@ class Ledger:
         where = f"site {self.site!r}, study {study!r}, round {round}"
         if not fingerprint:
             raise LedgerError(f"{where}: a charge needs a fingerprint")
+        self._unlocked()
         with self._transaction():
             paid = self._paid(study, key)
             if paid is not None and paid.event != text:
@@ -288,6 +293,13 @@ class Ledger:
             entry = paid or self._append(study, round, what, text, key, form)
         paid_for = (study, entry.round, entry.what, text, key)
         return Receipt(entry.seq, *paid_for, entry.hash, repeated=paid is not None)
+
+    def _unlocked(self) -> None:
+        if self.locked:
+            raise PrivacyError(
+                f"site {self.site!r}: nobody was asked for a signed ready, and without one nothing "
+                "is promised or charged on real patients"
+            )
 
     def spent(self, study: str) -> float:
         """The epsilon of everything the study was charged, by its own accountant and delta."""

@@ -244,6 +244,8 @@ class _Job:
         self.account = self.plan.account
         self._saved = time.monotonic()
         self._seen: State = {}
+        self._spent: dict[str, float] = {}
+        """What each site's ledger said after the evaluation, where there was one."""
         # Kept for good, so that a patient who is erased later can be trained without from before
         # their first round on.
         firsts = first_rounds(
@@ -322,6 +324,7 @@ class _Job:
             protection=plan.protection,
         )
         for site, member in members.items():
+            self._spent[site] = member.spent()
             if site in trainers:
                 trainers[site].new_charges += member.new_charges
         if done.stopped is not None:
@@ -418,7 +421,12 @@ class _Job:
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
             overall["ece_at_site"] = ece(y, np.concatenate(at_sites)) if at_sites else None
         protected = self.study.private
-        spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
+        # Over a network a member knows what its own last answer said, before the evaluation.
+        spent = {
+            site: max(member.spent(), self._spent.get(site, 0.0))
+            for site, member in trainers.items()
+            if protected
+        }
         noise = {
             site: member.noise for site, member in trainers.items() if member.noise is not None
         }

@@ -393,6 +393,7 @@ def _privacy(
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
     one, method = declared(name), plan_of(study, world, name).method
+    tested = plan_of(study, next(iter(split(study, world))), name).evaluation
     trained = dict.fromkeys(site for run in runs for site in run.epsilon)
     epsilon = {
         site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained
@@ -425,18 +426,17 @@ def _privacy(
         overlap=_overlap(study, world),
         shown_layers=one.shows_layers(study.method.own(one.settings)),
         proof=accountant.proof_of(spent, study.privacy.delta, study.privacy.accountant),
-        sums=study.protection.sum if method.needs == "secure sum" else None,
-        evaluation=_evaluation_cost(study, world, name),
+        sums=study.protection.sum
+        if method.needs == "secure sum" or (tested and tested.method.honest_sites > 1)
+        else None,
+        evaluation=None
+        if world.simulated
+        else next(iter(tested.sites.values())).epsilon
+        if tested
+        else 0.0,
+        counted_on=tested.method.honest_sites if tested else 1,
     )
     return {**statement(facts), "patients": world.sizes}
-
-
-def _evaluation_cost(study: Study, world: World, name: str) -> float | None:
-    """What the charged evaluation costs; 0: nothing about test patients left; None: exact figures."""
-    planned = plan_of(study, next(iter(split(study, world))), name).evaluation
-    if planned is not None:
-        return next(iter(planned.sites.values())).epsilon
-    return None if world.simulated else 0.0
 
 
 def _overlap(study: Study, world: World) -> dict[str, float] | None:

@@ -129,6 +129,8 @@ class Facts:
     """How the secure sum that the promise needs was computed; None: the promise needs none."""
     evaluation: float | None = None
     """What the noisy evaluation would cost alone; 0: there is none; None: metrics are exact."""
+    counted_on: int = 1
+    """Of how many hospitals the evaluation counts the noise; 1: each one's own is enough."""
 
     def __post_init__(self) -> None:
         if self.accountant not in ACCOUNTANTS or not self.epsilon:
@@ -289,6 +291,11 @@ def _evaluation_words(f: Facts) -> str:
         "The metrics come from noisy counts of test patients by risk and outcome, charged to the same "
         f"account before they left and part of the epsilon above; alone they would cost epsilon "
         f"{round_up(f.evaluation)}. No exact figure about a patient left a hospital."
+    ) + (
+        f" ASSUMPTION: of the counts only sums over hospitals are seen, and at least {f.counted_on} "
+        "hospitals add their share of the noise and keep it to themselves."
+        if f.counted_on > 1
+        else ""
     )
 
 

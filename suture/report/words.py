@@ -578,7 +578,9 @@ def hospital_metrics(result: Record) -> Table | None:
     if not sites:
         return None
     every = list(sites.values())
-    lead = next(iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc_ovo")
+    lead = next(
+        iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc" if noisy(own) else "auc_ovo"
+    )
     known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
     order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
     names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted")) or ["auc"]
@@ -622,7 +624,8 @@ def _subgroup(group: str, values: Mapping[str, Metrics], own: MethodResult) -> T
         few = not noisy(own) and (found.get("rows") or 0) < 100
         cells = [Cell(value, "lowest AUC" if value == lowest else "")]
         cells.append(Cell(count(found.get("rows")), "few" if few else ""))
-        rows.append((*cells, *(_measured(found.get(name), "", own) for name in names)))
+        measured = (_measured(found.get(name), "", own) for name in names)
+        rows.append((*cells, *(Cell(cell.text) for cell in measured)))
     more = len(values) - len(rows)
     heads = (group, "Test rows", *(METRICS[name] for name in names))
     if noisy(own):
@@ -640,7 +643,13 @@ def gaps(result: Record) -> Table | None:
             found[f"{fitted.get('column')}, thresholds by group"] = fitted
         for column, gap in found.items():
             between = gap.get("intervals", {})
-            cells = [Cell(number(gap.get(name)), span(between.get(name))) for name in GAPS]
+            own = result["methods"][key]
+            cells = [
+                _measured(gap.get(name), span(between.get(name)), own)
+                if name in gap
+                else Cell(NONE)
+                for name in GAPS
+            ]
             worst = gap.get("worst_group")
             rows.append((Cell(label), Cell(column, f"worst: {worst}" if worst else ""), *cells))
     if not rows:

@@ -508,7 +508,8 @@ def calibration(cells: Cells, means: Floats) -> dict[str, Any]:
         ends = [math.sqrt(max(0.0, square + way * Z95 * spread)) for way in (-1, 1)]
         root = math.sqrt(max(0.0, square))
         found = {"value": root, "interval": ends, "deviation": (ends[1] - ends[0]) / (2 * Z95)}
-    return {**found, "predicted": predicted, "observed": observed, "low": low, "high": high}
+    curve = {"predicted": predicted, "observed": observed, "count": weights}
+    return {**found, **curve, "low": low, "high": high}
 
 
 def drift(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> dict[str, Any]:

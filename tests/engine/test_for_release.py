@@ -1,7 +1,6 @@
 """What may be passed on: exact figures about real patients are marked, come first, and are left out
 of a copy for release."""
 
-
 import numpy as np
 import pytest
 from support.starter import write_starter

@@ -68,6 +68,7 @@ def test_the_run_pays_for_one_evaluation_within_its_epsilon(masked, tmp_path, mo
         rounds = [round_ for account, round_ in bench.charges(name) if account == ACCOUNT]
         assert rounds == [*range(1, study.method.rounds + 1), 1, 2]
         assert 3.9 < spent(bench, name) <= 4.0
+        assert found.privacy["sites"][name] == pytest.approx(spent(bench, name))
     bench.close()
 
 

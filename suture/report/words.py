@@ -645,7 +645,7 @@ def gaps(result: Record) -> Table | None:
             between = gap.get("intervals", {})
             own = result["methods"][key]
             cells = [
-                _measured(gap.get(name), span(between.get(name)), own)
+                _measured(finite(gap.get(name)), span(between.get(name)), own)
                 if name in gap
                 else Cell(NONE)
                 for name in GAPS

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from suture.cli.options import (
     Json,
@@ -74,6 +73,7 @@ def tune(
 ) -> None:
     """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own
     patients."""
+    from suture.report.console import print_search
     from suture.study import Study
     from suture.tune.plan import Rule as Taken
     from suture.tune.search import tune as search
@@ -99,33 +99,4 @@ def tune(
             )
             for name in dict.fromkeys(listed(method or asked.method.name))
         ]
-    answer({"methods": found}, as_json)
-    for one in () if as_json else found:
-        _show(one)
-
-
-def _show(found: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console = console if console.is_terminal else Console(width=140)
-    rows = sorted(
-        (row for row in found["rows"] if row["state"] in ("best", "finished")),
-        key=lambda row: row["state"],
-    )
-    best, metric = rows[0], found["metric"]
-    rows = [best, *sorted(rows[1:], key=lambda row: -row[metric])]
-    title = f"{found['method']}: {found['trials']} trials; taken: {found['rule']}"
-    table = Table(title=title, title_justify="left")
-    for name in best:
-        table.add_column(name.split(".")[-1], justify="left" if name == "state" else "right")
-    for row in rows[:10]:
-        cells = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values())
-        table.add_row(*cells)
-    console.print(table)
-    ended = f"{found['ended_early']} ended early, {found['failed']} failed, {found['seconds']:.0f} s of training"
-    console.print(f"{ended}. Searched on {found['searched_on']}.", highlight=False)
-    console.print(f"Privacy cost of the search: {found['privacy_cost']}.", highlight=False)
-    console.print(f"table: {found['table']}", highlight=False, soft_wrap=True)
-    console.print(f"next: suture run {found['study']}", highlight=False, soft_wrap=True)
+    answer({"methods": found}, as_json, lambda _: print_search(found))

@@ -139,7 +139,7 @@ def _check(study: Study) -> Study:
         if study.private and one.unproven:
             raise PrivacyError(one.unproven)
         if not study.protection.plain:
-            built = registry.build(name, study.method, Dense((2, 2, 1)), Local())
+            built = registry.build(name, study.method, Dense((2, 2, 1)), Local(), study.facts())
             gather.check(built, study.protection)
     if (
         study.evaluation.holdout == 0

@@ -36,8 +36,8 @@ from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State
 from suture.methods.declared import Citation, Declared, Fit, Public, Settings, Setup
 from suture.methods.links import LOGISTIC, Link, link_of
-from suture.models.concepts import Concepts, Remember, plain, terms
-from suture.models.dense import dense_only
+from suture.models.concepts import Concepts, Remember, Terms, terms
+from suture.models.network import terms_of
 from suture.privacy.door import Payload, Rows, Sealed, Session
 from suture.privacy.unit import Patients
 from suture.protection.secure_sum import Grid, Share, pack_words, unpack_words, wrapped
@@ -104,8 +104,9 @@ SIGNS = {"high": (1, 1, 1), "low": (-1, -1, -1), "both": (-1, 0, 1)}
 """By ``worse``: slopes of the risk below, in and above the normal range."""
 
 
-def directions(schema: Schema, known: Concepts) -> tuple[Direction, ...]:
+def directions(schema: Schema) -> tuple[Direction, ...]:
     """The directions that a schema declares."""
+    known = terms(schema)
     places: dict[str, dict[str, int]] = {}
     for i, concept in enumerate(known.items):
         places.setdefault(concept.feature, {})[concept.kind] = i
@@ -125,7 +126,7 @@ class Additive(Method):
     """Centre privately, then noisy gradients. ``parties``, ``patients`` and ``honest`` are public:
     the sites, their patients, and of how many sites the noise is counted on."""
 
-    terms: Concepts
+    terms: Terms
     rounds: int = 60
     parties: int = 1
     patients: int = 1 << 40
@@ -311,6 +312,8 @@ class Additive(Method):
             "kept": np.ones(d + 1, np.int8),
             "weights": np.zeros(d, np.float32),
             "bias": np.zeros(1, np.float32),
+            # Of pictures the model is a network's head.
+            **({} if isinstance(self.terms, Concepts) else {"params": np.zeros(d + 1, np.float32)}),
             **self.link.unknown(),
         }
 
@@ -344,6 +347,8 @@ class Additive(Method):
         new["weights"] = weights.astype(np.float32)
         bias = BIAS * theta[0] - math.fsum(weights * as_centre(new["centre"]))
         new["bias"] = np.array([bias], np.float32)
+        if "params" in new:
+            new["params"] = np.append(new["weights"], new["bias"])
         return new
 
     @property
@@ -487,17 +492,16 @@ def build(setup: Setup) -> Additive:
             "method 'additive' reads values on the scale of their bounds; leave out model.scaling "
             '= "site"'
         )
-    width = dense_only(setup.network, "method 'additive'").inputs
     setup.every_site("additive")
-    known = plain(width) if public.schema is None else terms(public.schema)
+    known = terms_of(setup.network, public.schema, "method 'additive'")
     sizes = (setup.rounds, public.sites, public.patients, public.honest)
-    held = directions(public.schema, known) if own.monotone and public.schema else ()
+    held = directions(public.schema) if own.monotone and public.schema else ()
     return Additive(known, *sizes, own.local_noise, own.features, held, link)
 
 
 def suits(public: Public) -> Fit:
     """Whatever a table's size, where two outcomes are told apart."""
-    if public.images or link_of(public.outcome) is None:
+    if (public.images and not public.featured) or link_of(public.outcome) is None:
         return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
     if public.epsilon is None:
         return Fit(3.0, "calibrated, and readable as one curve per feature")

@@ -128,6 +128,8 @@ class Public:
     epsilon: float | None = None
     masked: bool = False
     images: bool = False
+    featured: bool = False
+    """Whether images are turned into public features."""
     scaling: str = "bounds"
     delta: float = 1e-5
     honest: int = 1
@@ -223,6 +225,11 @@ class Declared:
             f"{self.name!r} is about classes, and this study's outcome is the time until an event; "
             "use another method (`suture methods` lists them), or name the outcome's column alone"
         )
+
+    def readable(self, schema: Schema) -> bool:
+        """Whether a finished model on this schema is made of concepts: a model of pictures is a
+        network's parameters."""
+        return self.model == "concepts" and schema.image is None
 
     @property
     def own(self) -> frozenset[str]:

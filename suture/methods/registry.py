@@ -60,7 +60,7 @@ _STATISTICS = {
 DEFAULT = "fedadam"
 RECOMMENDED = "recommended"
 """In a study: the method that suits it best, by public facts alone (`recommend`)."""
-STARTER = {"lead": RECOMMENDED, "images": "fedavg"}
+STARTER = {"lead": RECOMMENDED, "images": RECOMMENDED}
 """What `suture init` names in the study that it writes."""
 _passed: dict[str, Declared] = {}
 """Methods that a script brought along."""

@@ -32,7 +32,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,27 @@ class Concept:
         else:
             return ""
         return f"{why}: not a biological cause; review"
+
+
+class Terms(Protocol):
+    """Public inputs of an additive model, a function of a row's encoded values alone."""
+
+    @property
+    def inputs(self) -> int:
+        """Encoded values in a row."""
+
+    @property
+    def items(self) -> tuple[Concept, ...]:
+        """What each term is called, and which feature it belongs to."""
+
+    @property
+    def digest(self) -> str:
+        """Stands for the terms in a release's fingerprint."""
+
+    def __len__(self) -> int: ...
+
+    def matrix(self, x: NDArray[np.float32], /) -> NDArray[np.float32]:
+        """The terms of encoded rows, each row's from that row alone."""
 
 
 @dataclass(frozen=True)

@@ -2,51 +2,32 @@
 
 Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
 Aggregation for Privacy-Preserving Machine Learning. CCS 2017, Figure 4, in its form against a
-server that lies (with signatures and the consistency check).
+server that lies (with signatures and the consistency check). docs/secure-sums.md has the protocol on
+one screen, its five stages (`advertise`, `share`, `mask`, `agree`, `unmask`: 0 to 4 in the paper)
+and what is proven. In each stage `Collector.ask` makes the server's messages, `Sender.answer`
+answers, `Collector.take` takes the answers; a site that does not answer has dropped out. `play` is
+the whole loop.
 
-A sum has five stages. In each the server sends every remaining site one message and gets one
-answer; both are named arrays that an envelope carries. `Collector.ask` makes the messages,
-`Sender.answer` answers, `Collector.take` takes the answers; a site that does not answer has dropped
-out. `play` is the whole loop.
-
-| stage       | the server sends               | a site answers                                     | paper |
-|-------------|--------------------------------|----------------------------------------------------|-------|
-| `advertise` | nothing                        | two public keys and a commitment, signed           | 0     |
-| `share`     | everybody's signed keys        | for every other site: its shares, encrypted        | 1     |
-| `mask`      | the shares for this site       | its words plus masks                               | 2     |
-| `agree`     | who sent masked words          | its signature on that list (and on all before)     | 3     |
-| `unmask`    | the signatures                 | for each site one share: of its own mask if it is  | 4     |
-|             |                                | on the list, of its mask key if it dropped out     |       |
-
-A site's words get its own mask PRG(b_u), and for every other site v plus or minus PRG(s_uv), which
-cancels in the sum. All sites hold shares of both secrets: b_u is opened for those who stayed, the
-key behind s_uv for those who dropped out. Whoever got both for one site could read its words, so a
-site gives only one share per site, once, for one list that at least ``threshold`` sites have
-signed. Two lists would need more signers than there are (see `Terms`). The server holds no secret;
-it can refuse to do its work, and it can lie: `Sender` ensures that neither shows it a site's words.
+Whoever got shares of both secrets of one site could read its words, so a site gives only one share
+per site, once, for one list that at least ``threshold`` sites have signed. Two lists would need more
+signers than there are (see `Terms`).
 
 Keys: X25519 (RFC 7748) and HKDF with SHA-256 (RFC 5869); PRG: AES-128 in counter mode; all from
 `cryptography`. Secret sharing is the only mathematics written here (Shamir: How to Share a Secret.
-Communications of the ACM, 1979): a secret is cut into n shares of which any t give it back and any
-t - 1 say nothing. The secret is the value at 0 of a polynomial of degree t - 1 with uniformly
-random coefficients over the field of p = 2^255 - 19 elements; the share of party i is its value at
-i + 1.
+Communications of the ACM, 1979): the secret is the value at 0 of a polynomial of degree t - 1 with
+uniformly random coefficients over the field of p = 2^255 - 19 elements; the share of party i is its
+value at i + 1.
 
-A `Sender` serves one sum. Its secrets come from ``secret`` (the operating system's; injected in
-simulation and tests) and are gone with the object. Where the next stage may run in another process,
-save `Sender.state` at the site *before* the answer leaves, delete it after the sum, and continue
-with `Sender.resume`. A site that lost its state answers nothing more: it has dropped out.
-`secure_total` plays all sides in one process, for the embedded engine (``sum = "masked"``), so that
-cost and rounding show there; it hides nothing from whoever runs that process.
+A `Sender` serves one sum. Where the next stage may run in another process, save `Sender.state` at
+the site *before* the answer leaves, delete it after the sum, and continue with `Sender.resume`. A
+site that lost its state has dropped out. `secure_total` plays all sides in one process, for the
+embedded engine; it hides nothing from whoever runs that process.
 
-What a caller must ensure (docs/secure-sums.md):
-- A release is masked in one sum only. The same words in two sums with different survivors give the
-  server the difference, which is one site's words. A repeated round therefore needs a new session,
-  new noise and a new charge.
-- `Terms.asked` is a digest of everything that decides what a site adds (study, method, model,
-  round, every site's size, norm bound): sites only open sums of answers to the same question.
-  Whatever the digest leaves out, the server could tell each site differently, and so make all sites
-  but one add nothing (`suture.engine.gather`).
+What a caller must ensure:
+- A release is masked in one sum only: the same words in two sums with different survivors give the
+  server one site's words. A repeated round needs a new session, new noise and a new charge.
+- `Terms.asked` is a digest of everything that decides what a site adds; whatever it leaves out, the
+  server could tell each site differently (`suture.engine.gather`).
 - Identities are public keys that the site itself has enrolled, never ones that the server names.
 """
 

@@ -202,7 +202,9 @@ def _declared(made: Draft, name: str, column: Column) -> None:
     """A column of a cohort file as a feature, with the clinical dictionary's bounds."""
     measure, label = column.measure or clinical.recognise(name), column.label
     if column.person == "sex":
-        made.features[name] = Category(values=("female", "male"), label=label, protected=True)
+        made.features[name] = Category(
+            values=("female", "male", "other"), label=label, protected=True
+        )
     elif column.person == "age":
         made.features[name] = Number(low=0, high=100, unit="years", label=label or "Age")
     elif column.taken == "any":

@@ -109,17 +109,15 @@ class Fhir:
         """The fields ``r`` of every resource of one type, and the name ``u`` that others call it by."""
         fields = quoted(json.dumps(_FIELDS[kind]))
         named = [path for path in self.files if _may_hold(path, kind)]
-        parts = []
         lines = [path for path in named if path.suffix.lower() != ".json"]
-        for several, reader in ((lines, _lines), ([p for p in named if p not in lines], _wholes)):
-            if several:
-                whole = reader(several)
-                parts.append(f"SELECT doc AS x, NULL AS u FROM {whole}")
-                inside = "unnest(json_transform(doc -> 'entry', '[\"JSON\"]'))"
-                bundles = (
-                    f"SELECT {inside} AS x FROM {whole} WHERE doc ->> 'resourceType' = 'Bundle'"
-                )
-                parts.append(f"SELECT x -> 'resource' AS x, x ->> 'fullUrl' AS u FROM ({bundles})")
+        wholes = [path for path in named if path not in lines]
+        parts = [f"SELECT doc AS x, NULL AS u FROM {_lines(lines)}"] if lines else []
+        if wholes:
+            entries = "json_transform(doc -> 'entry', '[\"JSON\"]')"
+            alone = "[json_object('resource', doc)]"
+            kept = f"CASE WHEN doc ->> 'resourceType' = 'Bundle' THEN {entries} ELSE {alone} END"
+            inside = f"SELECT unnest({kept}) AS e FROM {_wholes(wholes)}"
+            parts.append(f"SELECT e -> 'resource' AS x, e ->> 'fullUrl' AS u FROM ({inside})")
         if not parts:
             parts = ["SELECT NULL::JSON AS x, NULL::VARCHAR AS u WHERE false"]
         return (
@@ -196,13 +194,14 @@ class Fhir:
 
     # --- concepts -----------------------------------------------------------------------------------------------------
 
-    def match(self, concepts: Concepts, column: Literal["code", "value"]) -> str:
+    def match(self, sets: Sequence[Concepts], column: Literal["code", "value"] = "code") -> str:
         """Whether an event, or its coded value, has one of the codes."""
-        if concepts.every:
+        if any(one.every for one in sets):
             return "true"
         codes = [
             quoted(f"{system}|{code}")
-            for vocabulary, several in concepts.codes.items()
+            for one in sets
+            for vocabulary, several in one.codes.items()
             for system in SYSTEMS.get(vocabulary, (vocabulary,))
             for code in several
         ]

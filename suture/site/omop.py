@@ -34,56 +34,58 @@ _TABLES: dict[View, tuple[str, str]] = {  # the table, and what its columns begi
 }
 _WORDS = ("concept", "concept_relationship", "concept_ancestor")
 _ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_SAME = {
+    "BIGINT": ("bigint", "integer", "smallint"),
+    "TIMESTAMP": ("timestamp", "timestamp without time zone"),
+    "DOUBLE PRECISION": ("double", "double precision"),
+}
 _SEX = {8507: "male", 8532: "female", 8521: "other"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Where one table is, and which columns it has, in small letters."""
+    """Where one table is, and the type of each of its columns, all in small letters."""
 
     relation: str
-    columns: frozenset[str]
+    columns: Mapping[str, str]
 
 
-def tables_of_folder(folder: Path, *, lenient: bool) -> dict[str, Table]:
+def tables_of_folder(folder: Path, ask: Ask, *, lenient: bool) -> dict[str, Table]:
     """The CDM tables among a folder's files; ``lenient`` leaves out lines that cannot be read."""
     found = {}
     for name in (*(table for table, _ in _TABLES.values()), *_WORDS):
         for path in sorted(folder.iterdir()):
             if path.name.lower() in {name + ending for ending in _ENDINGS}:
                 parquet = path.name.lower().endswith(".parquet")
-                found[name] = _parquet(path) if parquet else _csv(path, lenient)
+                found[name] = _parquet(path, ask) if parquet else _csv(path, lenient)
     return found
 
 
 def tables_listed(rows: Iterable[Sequence[object]], schemas: Sequence[str]) -> dict[str, Table]:
-    """The CDM tables of a database, from (schema, table, column); of the first schema that has each."""
-    columns: dict[str, dict[str, set[str]]] = {}
-    spelled: dict[tuple[str, str], str] = {}
+    """The CDM tables of a database, from (schema, table, column, type); of the first schema that has
+    each."""
+    places: dict[str, dict[str, dict[str, str]]] = {}
     known = {*(table for table, _ in _TABLES.values()), *_WORDS}
-    for schema, table, column in (map(str, row) for row in rows):
+    for schema, table, column, kind in (map(str, row) for row in rows):
         if table.lower() in known and (not schemas or schema in schemas):
-            columns.setdefault(table.lower(), {}).setdefault(schema, set()).add(column.lower())
-            spelled[schema, table.lower()] = table
+            relation = f"{quoted_name(schema)}.{quoted_name(table)}"
+            named = places.setdefault(table.lower(), {}).setdefault(f"{schema}\0{relation}", {})
+            named[column.lower()] = kind.lower()
     found = {}
-    for table, places in columns.items():
-        schema = min(places, key=lambda one: schemas.index(one) if schemas else 0)
-        relation = f"{quoted_name(schema)}.{quoted_name(spelled[schema, table])}"
-        found[table] = Table(relation, frozenset(places[schema]))
+    for table, several in places.items():
+        order = {one: schemas.index(one.split("\0")[0]) if schemas else 0 for one in several}
+        first = min(several, key=lambda one: order[one])
+        found[table] = Table(first.split("\0")[1], several[first])
     return found
 
 
-def _parquet(path: Path) -> Table:
-    import duckdb
-
+def _parquet(path: Path, ask: Ask) -> Table:
     relation = f"read_parquet({literal_path(path)})"
-    with duckdb.connect() as connection:
-        try:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-        except duckdb.Error as error:
-            words = f"{path.name}: cannot be read as Parquet ({type(error).__name__})"
-            raise DataError(words) from None
-    return Table(relation, frozenset(str(row[0]).lower() for row in rows))
+    try:
+        rows = ask(f"DESCRIBE SELECT * FROM {relation}")
+    except DataError:
+        raise DataError(f"{path.name}: cannot be read as Parquet") from None
+    return Table(relation, {str(row[0]).lower(): str(row[1]).lower() for row in rows})
 
 
 def _csv(path: Path, lenient: bool) -> Table:
@@ -104,9 +106,9 @@ def _csv(path: Path, lenient: bool) -> Table:
     columns = ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in unique)
     options = f"delim = {quoted(mark)}, quote = {quote}, escape = {quote}, columns = {{{columns}}}"
     if lenient:
-        options += ", ignore_errors = true, strict_mode = false, null_padding = true"
+        options += ", ignore_errors = true, strict_mode = false"
     relation = f"read_csv({literal_path(path)}, auto_detect = false, header = true, {options})"
-    return Table(relation, frozenset(unique))
+    return Table(relation, dict.fromkeys(unique, "varchar"))
 
 
 @dataclass(frozen=True)
@@ -123,23 +125,26 @@ class Omop:
     def view(self, name: View) -> str:
         """The relation of a view."""
         table, prefix = _TABLES[name]
-        found = self._table(table, f"the cohort file looks for each {name} in it")
+        found = self._table(
+            table,
+            f"the cohort file needs each {name} in it; if this site records none, give an empty table",
+        )
         if name == "person":
             return self._person(found)
-        kind = "exposure_" if name == "drug" else ""
+        person, kind = self._int(found, "person_id"), "exposure_" if name == "drug" else ""
         begin = "" if name in ("measurement", "procedure", "death") else "start_"
         start = self._when(found, f"{prefix}_{kind}{begin}")
         if name == "death":
-            shown = f"{self._person_id} AS person, min({start}) AS start"
+            shown = f"{person} AS person, min({start}) AS start"
             return f"SELECT {shown} FROM {found.relation} GROUP BY 1"
         stop = self._when(found, f"{prefix}_{kind}end_")
-        shown = f"{self._person_id} AS person, {start} AS start, {stop} AS stop"
+        shown = f"{person} AS person, {start} AS start, {stop} AS stop"
         if name == "observation":
             return f"SELECT {shown} FROM {found.relation}"
         shown += f", {self._int(found, f'{prefix}_concept_id')} AS concept"
         shown += f", {self._int(found, f'{prefix}_source_concept_id')} AS source"
         if name == "measurement":
-            value = self._cast("value_as_number", "DOUBLE PRECISION")
+            value = self._cast(found, "value_as_number", "DOUBLE PRECISION")
             shown += f", {value} AS value, {self._int(found, 'value_as_concept_id')} AS result"
             shown += f", coalesce({self._int(found, 'unit_concept_id')}, 0) AS unit_id"
             text = "unit_source_value" if "unit_source_value" in found.columns else "''"
@@ -151,49 +156,48 @@ class Omop:
         for part, otherwise in (("year", "NULL"), ("month", "7"), ("day", "1")):
             given = [self._int(table, f"{part}_of_birth")]
             if "birth_datetime" in table.columns:
-                born = self._cast("birth_datetime", "TIMESTAMP")
+                born = self._cast(table, "birth_datetime", "TIMESTAMP")
                 given.append(f"CAST(extract({part} FROM {born}) AS BIGINT)")
             parts.append(f"coalesce({', '.join(given)}, {otherwise})")
         sex = " ".join(f"WHEN {key} THEN '{word}'" for key, word in _SEX.items())
         shown = f"min({parts[0]} * 10000 + {parts[1]} * 100 + {parts[2]}) AS born"
         shown += f", min(CASE {self._int(table, 'gender_concept_id')} {sex} END) AS sex"
-        named = f"{self._person_id} IS NOT NULL"
-        return (
-            f"SELECT {self._person_id} AS person, {shown} FROM {table.relation} WHERE {named} "
-            "GROUP BY 1"
-        )
+        person = self._int(table, "person_id")
+        where = f"WHERE {person} IS NOT NULL GROUP BY 1"
+        return f"SELECT {person} AS person, {shown} FROM {table.relation} {where}"
 
     def _table(self, name: str, why: str) -> Table:
         if name not in self.tables:
-            raise DataError(
-                f"the OMOP table {name} is not here, and {why}; if this site records none, give it "
-                "an empty one"
-            )
+            raise DataError(f"the OMOP table {name} is not here, and {why}")
         return self.tables[name]
 
-    @property
-    def _person_id(self) -> str:
-        return self._cast("person_id", "BIGINT")
-
-    def _cast(self, column: str, kind: str) -> str:
+    def _cast(self, table: Table, column: str, kind: str) -> str:
+        """A column in a type, as it is where it has it: only so can a scan skip what does not fit."""
+        if table.columns.get(column) in _SAME[kind]:
+            return column
+        column = column if column in table.columns else "NULL"
         return f"{'CAST' if self.postgres else 'TRY_CAST'}({column} AS {kind})"
 
     def _int(self, table: Table, column: str) -> str:
-        return self._cast(column if column in table.columns else "NULL", "BIGINT")
+        return self._cast(table, column, "BIGINT")
 
     def _when(self, table: Table, prefix: str) -> str:
         """The time, where the table has one, else the day at its beginning."""
         given = [name for end in ("datetime", "date") if (name := prefix + end) in table.columns]
-        casts = [self._cast(name, "TIMESTAMP") for name in given] or ["CAST(NULL AS TIMESTAMP)"]
+        casts = [self._cast(table, name, "TIMESTAMP") for name in given] or [
+            "CAST(NULL AS TIMESTAMP)"
+        ]
         return casts[0] if len(casts) == 1 else f"coalesce({', '.join(casts)})"
 
     # --- concepts -----------------------------------------------------------------------------------------------------
 
-    def match(self, concepts: Concepts, column: Literal["code", "value"]) -> str:
-        """Whether an event, or its coded value, is of a concept set."""
-        if concepts.every:
+    def match(self, sets: Sequence[Concepts], column: Literal["code", "value"] = "code") -> str:
+        """Whether an event, or its coded value, is of one of the concept sets."""
+        if any(one.every for one in sets):
             return "true"
-        standard, sources, _ = self._looked_up(concepts)
+        looked_up = [self._looked_up(one) for one in sets]
+        standard = sorted({number for one in looked_up for number in one[0]})
+        sources = sorted({number for one in looked_up for number in one[1]})
         name = "e.concept" if column == "code" else "e.result"
         rules = [_among(name, standard)] if standard else []
         rules += [_among("e.source", sources)] if sources and column == "code" else []
@@ -218,7 +222,7 @@ class Omop:
         for vocabulary, several in codes.items():
             listed = ", ".join(map(self.text, several))
             rows = self.ask(
-                f"SELECT DISTINCT {self._cast('concept_id', 'BIGINT')}, concept_code, "
+                f"SELECT DISTINCT {self._int(table, 'concept_id')}, concept_code, "
                 f"coalesce(standard_concept, '') FROM {table.relation} WHERE lower(vocabulary_id) = "
                 f"{self.text(vocabulary.lower())} AND concept_code IN ({listed})"
             )
@@ -245,9 +249,9 @@ class Omop:
     def _related(
         self, table: str, of: str, to: str, ids: Iterable[int], rule: str = ""
     ) -> set[int]:
-        given = _among(self._cast(of, "BIGINT"), sorted(ids))
-        relation, kind = self.tables[table].relation, self._cast(to, "BIGINT")
-        rows = self.ask(f"SELECT DISTINCT {kind} FROM {relation} WHERE {given}{rule}")
+        found = self.tables[table]
+        given, kind = _among(self._int(found, of), sorted(ids)), self._int(found, to)
+        rows = self.ask(f"SELECT DISTINCT {kind} FROM {found.relation} WHERE {given}{rule}")
         return {int(str(row[0])) for row in rows if row[0] is not None}
 
     def unit_name(self, unit_id: int) -> str:
@@ -259,7 +263,7 @@ class Omop:
         if "concept" not in self.tables:
             return {}
         rows = self.ask(
-            f"SELECT {self._cast('concept_id', 'BIGINT')}, concept_code FROM "
+            f"SELECT {self._int(self.tables['concept'], 'concept_id')}, concept_code FROM "
             f"{self.tables['concept'].relation} WHERE lower(vocabulary_id) = 'ucum'"
         )
         return {int(str(row[0])): str(row[1]) for row in rows if row[0] is not None}
@@ -271,7 +275,7 @@ class Omop:
     def faults(self) -> list[str]:
         """Persons who cannot be told apart or have no age."""
         person = self._table("person", "the patients are in it")
-        born, key = self._int(person, "year_of_birth"), self._person_id
+        born, key = self._int(person, "year_of_birth"), self._int(person, "person_id")
         rows, named, people, aged = map(int, map(str, self.ask(
             f"SELECT count(*), count({key}), count(DISTINCT {key}), count({born}) FROM "
             f"{person.relation}"

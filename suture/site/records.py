@@ -59,8 +59,8 @@ class Records(Protocol):
     def view(self, name: View) -> str:
         """The relation of a view; an error where its table is not there."""
 
-    def match(self, concepts: Concepts, column: Literal["code", "value"]) -> str:
-        """Whether an event ``e``, or its coded value, is of a concept set; never NULL."""
+    def match(self, sets: Sequence[Concepts], column: Literal["code", "value"] = "code") -> str:
+        """Whether an event ``e``, or its coded value, is of one of the concept sets."""
 
     def unit_name(self, unit_id: int) -> str:
         """The UCUM code of a unit's concept; empty where it is not known."""
@@ -108,22 +108,23 @@ class Query:
     def sql(self, wanted: Sequence[str]) -> str:
         """The query whose rows are the cohort's, with the patient and the wanted columns."""
         columns = {name: self.asked.columns[name] for name in wanted if name != PATIENT}
+        person = f"person AS ({self.records.view('person')})"
         self._look_up_units(columns)
-        parts = [f"person AS ({self.records.view('person')})", self._index()]
-        shown, joins = [f"i.person AS {quoted_name(PATIENT)}"], ""
+        parts = [person, self._index()]
+        shown, joins = {PATIENT: "i.person"}, ""
         by_domain: dict[Domain, dict[str, Column]] = {}
         for name, column in columns.items():
             if column.domain is None:
-                shown.append(f"i.{column.person} AS {quoted_name(name)}")
+                shown[name] = f"i.{column.person}"
             else:
                 by_domain.setdefault(column.domain, {})[name] = column
         for domain, some in by_domain.items():
             parts.append(f"of_{domain} AS ({self._taken(domain, some)})")
             joins += f" LEFT JOIN of_{domain} ON of_{domain}.row = i.row"
             for name, column in some.items():
-                found = f"of_{domain}.{quoted_name(name)}"
-                shown.append(f"{_whole(column, found)} AS {quoted_name(name)}")
-        return f"WITH {', '.join(parts)} SELECT {', '.join(shown)} FROM ix i{joins}"
+                shown[name] = _whole(column, f"of_{domain}.{quoted_name(name)}")
+        listed = ", ".join(f"{shown[name]} AS {quoted_name(name)}" for name in (PATIENT, *columns))
+        return f"WITH {', '.join(parts)} SELECT {listed} FROM ix i{joins}"
 
     # --- the cohort -----------------------------------------------------------------------------------------------
 
@@ -134,13 +135,13 @@ class Query:
         day = "(extract(year FROM e.start) * 10000 + extract(month FROM e.start) * 100"
         day = f"{day} + extract(day FROM e.start))"
         age = f"CAST(floor(CAST({day} - p.born AS DOUBLE PRECISION) / 10000) AS BIGINT)"
-        rules = [records.match(cohort.concepts, "code"), "e.start IS NOT NULL"]
+        rules = [records.match([cohort.concepts]), "e.start IS NOT NULL"]
         rules += self._value_rules(INDEX, cohort)
         if cohort.age is not None:
             rules.append(f"{age} BETWEEN {cohort.age[0]} AND {cohort.age[1]}")
-        dead = f"SELECT 1 FROM ({records.view('death')}) d WHERE d.person = e.person"
-        start = "CAST(e.start AS DATE)"
+        dead, start = "", "CAST(e.start AS DATE)"
         if self.asked.deadly:
+            dead = f"SELECT 1 FROM ({records.view('death')}) d WHERE d.person = e.person"
             rules.append(f"NOT EXISTS ({dead} AND CAST(d.start AS DATE) < {start})")
         if cohort.observed is not None:
             rules.append(self._observed(start, cohort.observed, dead))
@@ -169,14 +170,16 @@ class Query:
 
     def _taken(self, domain: Domain, columns: Mapping[str, Column]) -> str:
         """One pass over the events of a domain, with one value for each column and index event."""
-        sets = {self.records.match(one.concepts, "code") for one in columns.values()}
+        sets = {self.records.match([one.concepts]) for one in columns.values()}
         windows = {" AND ".join(_inside(one.window)) for one in columns.values()}
-        rules = [] if "true" in sets else [f"({' OR '.join(sorted(sets))})"]
+        either = self.records.match([one.concepts for one in columns.values()])
+        rules = [] if either == "true" else [either]
         shared = len(windows) == 1 and domain != "death"  # a death may have no day
-        rules += [one for one in windows if one] if shared else []
+        if "" not in windows and domain != "death":
+            rules.append(f"({' OR '.join(sorted(windows))})")
         taken = []
         for name, column in columns.items():
-            where = [self.records.match(column.concepts, "code")] if len(sets) > 1 else []
+            where = [self.records.match([column.concepts])] if len(sets) > 1 else []
             where += [] if shared else _inside(column.window)
             where += self._value_rules(name, column)
             taken.append(f"{self._take(name, column, ' AND '.join(where))} AS {quoted_name(name)}")
@@ -216,7 +219,7 @@ class Query:
     # --- values and units -----------------------------------------------------------------------------------------
 
     def _value_rules(self, name: str, event: Event) -> list[str]:
-        rules = [] if event.value is None else [self.records.match(event.value, "value")]
+        rules = [] if event.value is None else [self.records.match([event.value], "value")]
         for sign, bound in ((">", event.above), ("<", event.below)):
             if bound is not None:
                 limit = f"CAST({round(bound * 1e6)} AS BIGINT)"
@@ -250,9 +253,9 @@ class Query:
         events = {n: one for n, one in events.items() if one.target and n not in self.units}
         if not events:
             return
-        match = {name: self.records.match(one.concepts, "code") for name, one in events.items()}
+        match = {name: self.records.match([one.concepts]) for name, one in events.items()}
         counts = ", ".join(f"count(*) FILTER (WHERE {rule})" for rule in match.values())
-        either = " OR ".join(sorted(set(match.values())))
+        either = self.records.match([one.concepts for one in events.values()])
         found = self.records.ask(
             f"SELECT e.unit_id, e.unit_text, {counts} FROM ({self.records.view('measurement')}) e "
             f"WHERE ({either}) AND e.value IS NOT NULL GROUP BY e.unit_id, e.unit_text"
@@ -290,7 +293,7 @@ class Query:
         return [*found, *(Found("record-fault", "", words) for words in self.records.faults())]
 
     def _none_of(self, domain: Domain, some: Mapping[str, Event]) -> list[Found]:
-        rules = [self.records.match(one.concepts, "code") for one in some.values()]
+        rules = [self.records.match([one.concepts]) for one in some.values()]
         counts = ", ".join(f"count(*) FILTER (WHERE {rule})" for rule in rules)
         row = self.records.ask(f"SELECT {counts} FROM ({self.records.view(domain)}) e")[0]
         none = [name for name, n in zip(some, row, strict=True) if not n]

@@ -238,7 +238,8 @@ class Opened:
             try:
                 found = self.connection.execute(f"SELECT {wanted} FROM {relation}").fetchnumpy()
             except duckdb.Error as error:
-                words = words or _own_words(error, len(self.names))
+                columns = 0 if self.spec.features else len(self.names)
+                words = words or _own_words(error, columns)
                 continue
             self.problems.extend([words] if words else [])
             return {name: np.asarray(column) for name, column in found.items()}
@@ -459,13 +460,18 @@ def _ask_records(spec: SourceSpec, wanted: Sequence[str] | None, place: str) -> 
     asked = record_columns(spec, wanted or (), place)
     wanted = list(dict.fromkeys([PATIENT, *asked.columns] if wanted is None else wanted))
     bare = spec.model_copy(update={"units": {}})  # the query has converted them
-    with _records(spec, place) as (first, others, connection):
-        queries = [_query(spec, asked, records).sql(wanted) for records in (first, *others)]
+    with _records(spec, place) as (records, strict, connection):
+        query = Query(records, asked, spec.units)
+        with _placed(place):
+            told = query.sql(wanted)
         if connection is not None:
-            opened = _described(bare, place, connection, f"({queries[0]})")
-            yield replace(opened, lenient=f"({queries[1]})" if others else "")
+            opened = _described(bare, place, connection, f"({told})")
+            if strict is not None:
+                first = replace(query, records=strict).sql(wanted)
+                opened = replace(opened, relation=f"({first})", lenient=f"({told})")
+            yield opened
             return
-    served = bare.model_copy(update={"url": spec.server, "query": queries[0]})
+    served = bare.model_copy(update={"url": spec.server, "query": told})
     with _ask_server(served, wanted, place) as opened:
         yield opened
 
@@ -484,19 +490,26 @@ def record_findings(spec: SourceSpec, wanted: Sequence[str], *, site: str) -> li
     for the site alone."""
     asked = read_features(Path(spec.features or ""))
     columns = [name for name in wanted if name in asked.columns]
-    with _records(spec, f"site {site!r} ({spec.describe()})") as (records, others, _):
-        return _query(spec, asked, (*others, records)[0]).findings(columns)
+    place = f"site {site!r} ({spec.describe()})"
+    with _records(spec, place) as (records, _, _), _placed(place):
+        return Query(records, asked, spec.units).findings(columns)
 
 
-def _query(spec: SourceSpec, asked: Features, records: Records) -> Query:
-    return Query(records, asked, spec.units)
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """What is wrong with records, said with where they are."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
 
 
 @contextmanager
 def _records(
     spec: SourceSpec, place: str
-) -> Iterator[tuple[Records, list[Records], duckdb.DuckDBPyConnection | None]]:
-    """The records behind a connection; then, for text files, without lines that cannot be read."""
+) -> Iterator[tuple[Records, Records | None, duckdb.DuckDBPyConnection | None]]:
+    """The records behind a connection; text files without the lines that cannot be read, and beside
+    them with every line."""
     if spec.server is not None:
         driver = _driver(spec)
         try:
@@ -507,7 +520,7 @@ def _records(
                     return [tuple(row) for row in cursor.fetchall()]
 
                 tables = tables_listed(ask(_LISTED.format(rule=_VISIBLE)), spec.schemas)
-                yield Omop(ask, tables, postgres=True), [], None
+                yield Omop(ask, tables, postgres=True), None, None
         except driver.Error as error:
             raise DataError(f"{place}: {_server_words(error)}") from None
         return
@@ -519,7 +532,7 @@ def _records(
             try:
                 return connection.execute(query).fetchall()
             except duckdb.Error as error:
-                raise DataError(f"{place}: {_own_words(error, 0)}") from None
+                raise DataError(_own_words(error, 0)) from None
 
         connection.execute("SET TimeZone = 'UTC'")
         folder = Path(spec.omop or spec.fhir or "")
@@ -527,21 +540,22 @@ def _records(
             files = files_of(folder)
             if not files:
                 raise DataError(f"{place}: no .ndjson or .json file is in the folder")
-            yield Fhir(told, files), [], connection
+            yield Fhir(told, files), None, connection
         elif folder.is_dir():
-            strict, lenient = (tables_of_folder(folder, lenient=one) for one in (False, True))
-            yield Omop(told, strict), [Omop(told, lenient)], connection
+            with _placed(place):
+                lenient, tables = (
+                    tables_of_folder(folder, told, lenient=one) for one in (True, False)
+                )
+            records = Omop(told, lenient)
+            # concepts, once looked up, are shared
+            strict = None if tables == lenient else replace(records, tables=tables)
+            yield records, strict, connection
         else:
-            yield (
-                Omop(told, tables_listed(told(_LISTED.format(rule="true")), spec.schemas)),
-                [],
-                connection,
-            )
+            tables = tables_listed(told(_LISTED.format(rule="true")), spec.schemas)
+            yield Omop(told, tables), None, connection
 
 
-_LISTED = (
-    "SELECT table_schema, table_name, column_name FROM information_schema.columns WHERE {rule}"
-)
+_LISTED = "SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns WHERE {rule}"
 _VISIBLE = "table_schema NOT IN ('information_schema', 'pg_catalog')"
 
 
@@ -584,9 +598,10 @@ def _own_words(error: Exception, columns: int) -> str:
     if re.search(r"unicode|utf-8 encoded|not utf-16|encod", own, re.IGNORECASE):
         return _WRONG_ENCODING + line
     if found:
+        many = f"{columns} " if columns else ""
         return (
-            f"a line does not have the {columns} columns of the header, or a quote is not "
-            f"closed{line}; check the line, or the separator"
+            f"a line does not have the {many}columns of the header, or a quote is not closed{line}; "
+            "check the line, or the separator"
         )
     if "suture_answer" in message:
         return (

@@ -1,26 +1,14 @@
-"""Which trial of a search is taken: the best, or the one that sends least of those that are as
-good.
+"""A search before it starts (docs/tuning.md): whose patients it may see, how many of them, what that
+costs in privacy, and which trial is taken.
 
-The second is the one-standard-error rule (Breiman, Friedman, Olshen & Stone 1984, section 3.4.3),
-with bytes for the size of a tree, and with the error of the *difference* to the best trial: folds
-are the same in every trial, so that what makes a fold hard makes it hard for all, and only
-differences tell trials apart.
+On generated patients a search costs nothing; on the published sets (`PUBLIC`) nothing that is not
+public already: their rows are written, without the test patients, into a scratch folder, and
+searched on as a simulation. On a site's own patients every trial would be one more release, and the
+choice between trials one more again, so it is refused.
 
-The rows that a search on a published set may see: those of the study's test patients are taken out
-first.
-
-Only for sets that anybody can download: their rows are written, without the test patients, into a
-scratch folder that is removed after the search, and searched on as a simulation, so that nothing is
-charged to a real ledger.
-
-A search before it starts: whose patients it may see, how many of them, and what that costs in
-privacy.
-
-**What a search costs in privacy.** On generated patients nothing: nobody is there. On the published
-sets (`PUBLIC`) nothing that is not public already; rows of test patients are taken
-out before the search sees a table. On a site's own patients every trial would be one more release,
-and the choice between trials one more again (it is made from exact validation figures), so it is
-refused; ``on`` searches on a generated federation instead.
+The frugal rule is the one-standard-error rule (Breiman, Friedman, Olshen & Stone 1984, section
+3.4.3), with bytes for the size of a tree, and with the error of the *difference* to the best trial:
+folds are the same in every trial.
 """
 
 from __future__ import annotations

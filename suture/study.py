@@ -184,10 +184,9 @@ class EvaluationSpec(BaseModel):
     group_thresholds: bool = False
     """Measure also with thresholds for each protected group, which every site fits for itself and
     keeps."""
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Over a network, on real patients: each site may release its test patients' counts by risk and
-    outcome once, at this cost beside the training's; without it nothing about test patients leaves,
-    unless a site's own file says so."""
+    epsilon: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """On real patients: what of ``privacy.epsilon`` pays for one noisy evaluation of the model. By
+    default a quarter of it; with 0 nothing about test patients leaves."""
     describe: bool | None = None
     """Whether the report shows exact histograms of the rows. Default: only for generated patients,
     or without DP."""
@@ -446,6 +445,12 @@ class Study(BaseModel):
             )
         if self.privacy:
             self._nothing_fitted()
+            whole, part = self.privacy.epsilon, self.evaluation.epsilon
+            if whole is not None and part is not None and part >= whole:
+                raise ValueError(
+                    f"evaluation.epsilon is part of privacy.epsilon ({whole:g}) and must be smaller, "
+                    f"found {part:g}; leave it out for a quarter"
+                )
         elif (self.method.model_extra or {}).get("candidates"):
             raise ValueError(
                 "method.candidates need [privacy]: without noise the best one on the training "
@@ -480,6 +485,16 @@ class Study(BaseModel):
                 "which no budget pays "
                 "for; under [privacy] state the weights, for example class_weights = [1.0, 4.0]"
             )
+
+    @property
+    def evaluation_epsilon(self) -> float:
+        """What of ``privacy.epsilon`` pays for the evaluation of each method's model on real
+        patients: a quarter, unless the study says otherwise; 0: there is none."""
+        tested = self.evaluation.holdout or self.evaluation.folds
+        if self.privacy is None or not (tested or any(site.test for site in self.sites)):
+            return 0.0
+        stated = self.evaluation.epsilon
+        return (self.privacy.epsilon or 0.0) / 4 if stated is None else stated
 
     @property
     def private(self) -> bool:

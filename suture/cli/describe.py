@@ -147,7 +147,7 @@ def associate(
     of: Annotated[str, option("With linear and poisson: the number that is explained.")] = "",
     offset: Annotated[str, option("With poisson: the number that holds the exposure.")] = "",
     sites: Annotated[
-        str, option("none, or fixed: an intercept for every site but the first.")
+        str, option("none; fixed: an intercept for every site; random: intercepts that are draws.")
     ] = "none",
     as_json: Json = False,
 ) -> None:
@@ -163,16 +163,18 @@ def associate(
     asked.show(result, "Association", tables(found), drawn, as_json)
 
 
-@command(app, "suture evaluate runs/icu --epsilon 0.5 --study elsewhere.toml --out validation")
+@command(app, "suture evaluate runs/icu --epsilon 0.5 --sites elsewhere.toml --out validation")
 def evaluate(
     folder: Run,
     asked: Cost,
-    study: Annotated[
+    sites: Annotated[
         Path | None,
-        option("Other sites that did not train, all of whose patients are tested on."),
+        option("A study file of sites that did not train, all of whose patients are tested on."),
     ] = None,
     threshold: Annotated[float, option("Risks from here on are called positive.")] = 0.5,
-    by: Annotated[str, option("Also by the groups of this category or flag.")] = "",
+    by: Annotated[
+        str | None, option("Also by the groups of these categories or flags, separated by commas.")
+    ] = None,
     against: Annotated[
         Path | None, option("evaluate.json of an earlier evaluation: has the model drifted?")
     ] = None,
@@ -192,18 +194,18 @@ def evaluate(
     settings: dict[str, Any] = {"of": run.method, "begin": model_of(run.result)}
     name, made_by = "evaluate", tables
     if run.study.survival is None:
-        settings |= {"threshold": threshold, "by": by}
+        settings |= {"threshold": threshold, "by": tuple(listed(by))}
     else:
         if by or against is not None:
             raise StudyError("--by and --against are for models of classes; leave them out")
         settings["begin"] |= prognosis.baseline(run.result)
         name, made_by = "prognosis", prognosis.tables
-    if study is None:
+    if sites is None:
         held = run.study.evaluation.holdout
         result = asked.ask(run.study, run.base, name, 2, holdout=held, **settings)
     else:
-        other = external(run.study, Study.from_toml(study), run.record)
-        base = study.resolve().parent
+        other = external(run.study, Study.from_toml(sites), run.record)
+        base = sites.resolve().parent
         result = asked.ask(other, base, name, 2, tests=False, **settings)
     found = figures_of(result)
     made = made_by(found)

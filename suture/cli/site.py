@@ -132,7 +132,7 @@ def accept(
         "unit": privacy.unit if privacy else None,
         "epsilon": privacy.epsilon if privacy else None,
         "delta": privacy.delta if privacy else None,
-        "evaluation_epsilon": asked.evaluation.epsilon,
+        "evaluation_epsilon": asked.evaluation_epsilon,
         "protection": asked.protection.model_dump(mode="json"),
     }
     target = home / STUDIES / f"{asked.name}-{asked.digest[:12]}.toml"
@@ -160,9 +160,10 @@ def _promises(found: dict[str, Any]) -> list[str]:
         promise = (
             f"epsilon {epsilon}, delta {found['delta']:g}, unit: {found['unit']}, for each method"
         )
-        if found["evaluation_epsilon"] is not None:
+        if found["evaluation_epsilon"]:
             promise += (
-                f", and epsilon {found['evaluation_epsilon']:g} for its test patients' counts"
+                f"; of it, epsilon {found['evaluation_epsilon']:g} for a noisy evaluation of the "
+                "model on its test patients"
             )
     return [
         f"study {found['study']} ({found['digest'][:12]}) at site {found['site']}",

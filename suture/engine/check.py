@@ -78,7 +78,8 @@ def planned(study: Study, place: gate.Place, base: Path, train: int) -> list[Fin
             mine = mine or next(iter(plan.sites.values()))
             found.append(say("cost", method=called, plan=mine))
             if plan.evaluation is not None:
-                found.append(say("evaluation", method=called, budget=plan.evaluation.budget))
+                tested = next(iter(plan.evaluation.sites.values()))
+                found.append(say("evaluation", method=called, plan=tested))
             books = ledger.books()
             if not study.simulation and plan.account not in books.studies:
                 why = books.too_much_to_open(plan.account, budget(study, mine), reserved([mine]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from suture.engine.embedded import Embedded
 from suture.engine.folder import RunFolder, before_key
 from suture.engine.plan import POOLED, World, first_rounds, participants, plan_of
 from suture.engine.round import (
-    EVERYBODY,
     Engine,
     Party,
     Training,
@@ -43,6 +42,7 @@ from suture.methods import registry
 from suture.methods.base import State
 from suture.methods.declared import Declared
 from suture.models.dense import Dense
+from suture.privacy.door import protected
 from suture.result import Result
 from suture.study import Study
 from suture.training.local import Local
@@ -245,6 +245,8 @@ class _Job:
         self.account = self.plan.account
         self._saved = time.monotonic()
         self._seen: State = {}
+        self._spent: dict[str, float] = {}
+        """What each site's ledger said after the evaluation, where there was one."""
         # Kept for good, so that a patient who is erased later can be trained without from before
         # their first round on.
         firsts = first_rounds(
@@ -294,10 +296,42 @@ class _Job:
         seen = training.history[-1]["round"] if training.history else 0
         if self.method.predicts and seen < training.round:
             self._look(training, readers)  # the budget ended it between two looks
-        outcome = self._measure(training, trainers, readers, time.perf_counter() - begun)
+        tested = self._evaluate(training, trainers)
+        outcome = self._measure(training, trainers, readers, time.perf_counter() - begun, tested)
         if self.folder:
             self.folder.save(self.key, training, _own(trainers), outcome.__dict__)
         return outcome, training
+
+    def _evaluate(self, training: Training, trainers: Mapping[str, Party]) -> dict[str, Any]:
+        """The charged evaluation of the model, where one was planned: its figures, or why there are
+        none. Sites score with what left them under the promise, and with nothing else of their
+        own."""
+        plan = self.plan.evaluation
+        if plan is None:
+            return {}
+        members, _ = self.engine.members(self.study, self.world, plan, self.seed)
+        for site, member in members.items():
+            member.own = protected(trainers[site].own) if site in trainers else {}
+        first = start(plan.method, list(members), self.seed)
+        done = train(
+            plan.method,
+            members,
+            self.engine,
+            replace(first, state={**training.state, **first.state}),
+            rounds=plan.rounds,
+            fraction=plan.participation,
+            seed=self.study.seed,
+            after_round=lambda _: None,
+            protection=plan.protection,
+        )
+        for site, member in members.items():
+            self._spent[site] = member.spent()
+            if site in trainers:
+                trainers[site].new_charges += member.new_charges
+        if done.stopped is not None:
+            return {"stopped": done.stopped}
+        epsilon = next(iter(plan.sites.values())).epsilon
+        return {**plan.method.facts(done.state), "epsilon": epsilon}
 
     def _nothing_left(self, why: str, trainers: Mapping[str, Party]) -> BudgetExhausted:
         if any(member.charged() for member in trainers.values()):
@@ -369,6 +403,7 @@ class _Job:
         trainers: Mapping[str, Party],
         readers: Mapping[str, Party],
         seconds: float,
+        tested: dict[str, Any],
     ) -> Outcome:
         threshold, target = self.study.evaluation.threshold, self.world.target
         scores = {}
@@ -378,7 +413,6 @@ class _Job:
             scores, lambda y, p: measure(y, p, threshold, rows=len(y), target=target)
         )
         figures = self.engine.figures(readers)
-        overall = figures.pop(EVERYBODY, overall)
         sites |= figures
         y, p = scoring.together(scores)
         two = target.two  # the curves are those of one risk; otherwise there is none to draw
@@ -388,14 +422,19 @@ class _Job:
             at_sites = [cross_fitted(*pair) for pair in scores.values() if len(pair[0])]
             overall["ece_at_site"] = ece(y, np.concatenate(at_sites)) if at_sites else None
         protected = self.study.private
-        spent = {site: member.spent() for site, member in trainers.items()} if protected else {}
+        # Over a network a member knows what its own last answer said, before the evaluation.
+        spent = {
+            site: max(member.spent(), self._spent.get(site, 0.0))
+            for site, member in trainers.items()
+            if protected
+        }
         noise = {
             site: member.noise for site, member in trainers.items() if member.noise is not None
         }
         if self.method.pooled:
             spent = dict.fromkeys(self.world.sizes, spent[POOLED]) if spent else {}
             noise = dict.fromkeys(self.world.sizes, noise[POOLED]) if noise else {}
-        return Outcome(
+        outcome = Outcome(
             seed=self.seed,
             overall=overall,
             sites=sites,
@@ -426,6 +465,7 @@ class _Job:
             else {},
             parts=scoring.parts(self.method, training.state, readers, groups, threshold),
         )
+        return scoring.with_evaluation(outcome, tested) if tested else outcome
 
 
 def _own(members: Mapping[str, Party]) -> dict[str, dict[str, Any]]:

@@ -109,8 +109,11 @@ class Embedded:
     ) -> tuple[dict[str, Member], dict[str, Member]]:
         """Who trains and who is measured; they differ only for pooled training and with folds of
         hospitals."""
+        everyone = {**here.hospitals, **here.tested}
         training = (
-            {POOLED: federation.pool(here.hospitals)} if plan.method.pooled else here.hospitals
+            {POOLED: federation.pool(here.hospitals)}
+            if plan.method.pooled
+            else {site: everyone[site] for site in plan.sites or here.hospitals}
         )
         trainers = {}
         for site, hospital in training.items():

@@ -195,21 +195,12 @@ def request(study: Study, schema: Schema, site: str) -> Request:
         regions=regions,
         sites_a_round=len(participants(list(regions), 1, study.method.participation, study.seed)),
         unit=study.privacy.unit if study.privacy else None,
-        epsilon=_asked(study),
-        delta=study.privacy.delta * (1 + (study.evaluation.epsilon is not None))
-        if study.privacy
-        else None,
+        epsilon=study.privacy.epsilon if study.privacy else None,
+        delta=study.privacy.delta if study.privacy else None,
         methods=study.methods,
         describe=bool(study.evaluation.describe),
         masked=study.protection.sum == "masked",
     )
-
-
-def _asked(study: Study) -> float | None:
-    """What one method costs together with the evaluation of its model: epsilons add up."""
-    if study.privacy is None or study.privacy.epsilon is None:
-        return None
-    return study.privacy.epsilon + (study.evaluation.epsilon or 0.0)
 
 
 def _admit(study: Study, schema: Schema, place: Place, home: Path) -> Admission:
@@ -300,23 +291,30 @@ def split(study: Study, whole: World) -> list[World]:
                 hospitals={
                     name: whole.hospitals[name] for name in inside if name in whole.hospitals
                 },
-                tested={name: _all_tested(whole, name) for name in out if name in whole.hospitals},
+                tested={
+                    name: _all_tested(study, whole, name) for name in out if name in whole.hospitals
+                },
+                held={name: whole.sizes[name] for name in whole.sizes if name in out},
             )
         )
     return parts
 
 
-def _all_tested(whole: World, name: str) -> Hospital:
-    """A hospital whose training patients are test patients here. It trains nothing, so nothing is
-    charged.
+def _exact(study: Study, world: World, site: str) -> bool:
+    """Whether exact figures about a site's test patients may be computed: never about real patients
+    under a promise, and otherwise as the site's charter says."""
+    if study.private and not world.simulated:
+        return False
+    admission = world.admissions.get(site)
+    return admission is None or admission.exact_metrics
 
-    Where its charter withholds exact figures, nobody is tested on: no figure about its patients is
-    computed.
-    """
-    hospital, admission = whole.hospitals[name], whole.admissions.get(name)
-    allowed = admission is None or admission.exact_metrics
+
+def _all_tested(study: Study, whole: World, name: str) -> Hospital:
+    """A hospital whose training patients are test patients here. It trains nothing. Where exact
+    figures may not leave, its patients are kept for the charged evaluation."""
+    hospital = whole.hospitals[name]
     train = hospital.data.train
-    shown, hidden = (train, None) if allowed else (None, train)
+    shown, hidden = (train, None) if _exact(study, whole, name) else (None, train)
     return replace(
         hospital, data=replace(hospital.data, test=shown, reserved=hidden, test_groups={})
     )
@@ -367,7 +365,7 @@ def promise(
         if not here:
             continue
         plan = plan_of(study, part, method)
-        name, plans, tested = plan.account, plan.sites, plan.evaluation
+        name, plans = plan.account, plan.sites
         for site in here:
             ledger = world.ledgers[site]
             if not study.private and not world.simulated and any(map(ledger.promised, others)):
@@ -377,8 +375,6 @@ def promise(
                     "that promise. Keep the [privacy] table, or start a study under another name"
                 )
             planned.setdefault((site, name), []).append(plans.get(POOLED) or plans.get(site))
-            if tested is not None:
-                ledger.open_study(tested.account, tested.budget, tested.plan)
     for (site, name), found in planned.items():
         made = [one for one in found if one is not None]
         for one in found:
@@ -459,7 +455,7 @@ def load_site(study: Study, world: World, place: Place, *, strict: bool = True) 
     # Nobody to train on counts as one, as in `_size`: the mechanism needs a size.
     declared = study.declared(place.name) or (None if data.train.patients else 1)
     data = replace(data, train=replace(data.train, declared=declared))
-    if admission is None or admission.exact_metrics:
+    if _exact(study, world, place.name):
         return data
     withheld = replace(data.loaded, warnings=(), test_patients=0)
     return SiteData(data.train, None, {}, withheld, reserved=data.test)

@@ -18,10 +18,9 @@ from dp_accounting.dp_event import DpEvent
 from suture.errors import PrivacyError, StudyError
 from suture.methods.base import Method
 from suture.methods.declared import Public
-from suture.methods.registry import build, declared
+from suture.methods.registry import build, declared, measuring
 from suture.models.network import KINDS, Network, shaped
 from suture.privacy.accounting.events import (
-    GAUSSIAN,
     NormalForm,
     Step,
     add,
@@ -30,17 +29,21 @@ from suture.privacy.accounting.events import (
     normal_form,
     of_amounts,
 )
-from suture.privacy.accounting.planner import SitePlan, noise_for, plan_schedule, plan_site
+from suture.privacy.accounting.planner import SitePlan, plan_schedule, plan_site
 from suture.privacy.ledger.ledger import Budget, Ledger
+from suture.protection.terms import ProtectionSpec
 from suture.schema.outcome import TWO, Classes, Outcome
 from suture.schema.record import Signer
-from suture.schema.table import Schema, feature_names
+from suture.schema.table import Category, Flag, Schema, feature_names
 from suture.site.gate import Admission, Place
 from suture.site.hospital import Hospital
 from suture.study import Study
 from suture.training.local import Local
 
 POOLED = "all hospitals"
+_PLAIN = ProtectionSpec()
+EVALUATED = "+evaluation"
+"""Put behind the name of a method: the evaluation of its model, in requests and files."""
 WITHOUT_PRIVACY = " (without privacy)"
 
 
@@ -80,6 +83,8 @@ class World:
     fold: int | None = None
     tested: dict[str, Hospital] = field(default_factory=dict)
     """With folds: hospitals that do not train here, all of whose patients are tested on."""
+    held: dict[str, int] = field(default_factory=dict)
+    """With folds: the public sizes of those hospitals."""
     base: Path = Path()
     """What paths in the study are relative to."""
     names: tuple[str, ...] = ()
@@ -231,24 +236,38 @@ class Plan:
     sites: Mapping[str, SitePlan]
     """The promise at each site, or at the one site whose table is here; empty without privacy."""
     account: str
-    evaluation: Evaluation | None
+    name: str
+    """As requests, checkpoints and the site's files call it."""
+    rounds: int
+    participation: float = 1.0
+    evaluation: Plan | None = None
+    """The charged evaluation of the model, on real patients under a promise."""
+    protection: ProtectionSpec = _PLAIN
 
 
 def plan_of(study: Study, world: World, name: str) -> Plan:
     """The plan of one of the study's methods in this federation."""
     key = (world.fold or 0, name)
     if key not in world.plans:
-        method = method_of(study, world, name)
+        method, spec = method_of(study, world, name), study.method
         alone = world.places[0].name if len(world.places) == 1 else None
-        sites = _promises(study, world, method, alone)
-        tested = evaluation(study, world, name) if method.predicts else None
+        tested = evaluation(study, world, name, method) if method.predicts else None
+        beside = () if tested is None else next(iter(tested.sites.values())).whole
+        sites = _promises(study, world, method, alone, beside)
         method = method.planned(next((one.noise_multiplier for one in sites.values()), None))
-        world.plans[key] = Plan(method, sites, account(study, world, name), tested)
+        world.plans[key] = Plan(
+            method, sites, account(study, world, name), name, spec.rounds, spec.participation,
+            tested, study.protection,
+        )  # fmt: skip
     return world.plans[key]
 
 
 def _promises(
-    study: Study, world: World, built: Method, only: str | None = None
+    study: Study,
+    world: World,
+    built: Method,
+    only: str | None = None,
+    beside: NormalForm = (),
 ) -> dict[str, SitePlan]:
     """The promise at each site (or ``only`` one) for one method.
 
@@ -266,7 +285,7 @@ def _promises(
     if only is not None and only not in world.sizes:
         return {}
     if built.phased:
-        made = _phased(study, world, built, sizes)
+        made = _phased(study, world, built, sizes, beside)
         return made if only is None else {only: made[only]}
     if only is not None and not built.pooled:
         sizes = {only: sizes[only]}
@@ -283,6 +302,7 @@ def _promises(
             noise_multiplier=privacy.noise_multiplier,
             delta=privacy.delta,
             accountant=privacy.accountant,
+            beside=beside,
         )
         for site, patients in sizes.items()
     }
@@ -295,7 +315,7 @@ def _repeats(study: Study, world: World) -> int:
 
 
 def _phased(
-    study: Study, world: World, built: Method, sizes: Mapping[str, int]
+    study: Study, world: World, built: Method, sizes: Mapping[str, int], beside: NormalForm
 ) -> dict[str, SitePlan]:
     """The plan of a method whose rounds differ: the rounds that a site takes part in, as often as
     there are seeds."""
@@ -334,6 +354,7 @@ def _phased(
                 accountant=privacy.accountant,
                 epsilon=privacy.epsilon,
                 noise_multiplier=privacy.noise_multiplier,
+                beside=beside,
             )
         plans[site] = replace(made[counted, asked], site=site, patients=patients, batch=patients)
     return plans
@@ -363,31 +384,39 @@ def account(study: Study, world: World, method: str) -> str:
     return name if study.private else name + WITHOUT_PRIVACY
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a site may release about its test patients after a training: once for each seed and
-    fold, with this noise."""
+def evaluation(study: Study, world: World, name: str, trained: Method) -> Plan | None:
+    """The charged evaluation of a method's model on real patients, where there is a promise, an
+    outcome of two classes, and anybody to test: its cost is part of the study's epsilon.
 
-    account: str
-    budget: Budget
-    noise: float
-    times: int
-
-    @property
-    def plan(self) -> NormalForm:
-        """All of it."""
-        return ((Step(GAUSSIAN, self.noise, 1.0), self.times),)
-
-
-def evaluation(study: Study, world: World, method: str) -> Evaluation | None:
-    """The noisy evaluation of real patients, where the study asks for one."""
-    privacy, epsilon = study.privacy, study.evaluation.epsilon
-    if privacy is None or epsilon is None or world.simulated:
+    Each seed (and fold) evaluates once. Under masks a sum counts on the noise of those sites that the
+    study counts on; without them every site's own noise is enough, as in training.
+    """
+    privacy, share = study.privacy, study.evaluation_epsilon
+    if privacy is None or not share or world.simulated or not world.target.two:
         return None
-    times = study.evaluation.seeds * max(1, study.evaluation.folds)
-    noise = noise_for(epsilon, privacy.delta, 1.0, times, privacy.accountant)
-    promise = Budget(epsilon, privacy.delta, privacy.accountant)
-    return Evaluation(f"{account(study, world, method)}/evaluation", promise, noise, times)
+    sizes = world.held or world.sizes
+    masked = study.protection.sum == "masked"
+    honest = study.protection.honest_of(len(sizes)) if masked else 1
+    public = replace(public_of(study, world), sizes=sizes, sites=len(sizes))
+    known = world.schema.features
+    by = [name for name in world.schema.groups if isinstance(known.get(name), Category | Flag)]
+    settings = {"threshold": study.evaluation.threshold, "by": by, "honest": honest / len(sizes)}
+    built = measuring(trained, tuple(world.sizes), settings, public)
+    planned = plan_schedule(
+        next(iter(sizes)),
+        1,
+        lambda noise: [built.round_event(r, "", 1, noise) for r in (1, 2)] * study.evaluation.seeds,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        epsilon=share,
+    )
+    sites = {
+        site: replace(planned, site=site, patients=size, batch=size) for site, size in sizes.items()
+    }
+    built = built.planned(planned.noise_multiplier)
+    protection = study.protection if masked else _PLAIN
+    paid_by = account(study, world, name)
+    return Plan(built, sites, paid_by, name + EVALUATED, 2, protection=protection)
 
 
 def budget(study: Study, planned: SitePlan | None) -> Budget:
@@ -406,10 +435,10 @@ def reserved(plans: Sequence[SitePlan]) -> NormalForm:
     Each plan covers all trainings of the account; where folds of hospitals differ in it, each fold
     has its share.
     """
-    whole = {normal_form(planned.spent_after(planned.rounds_paid)) for planned in plans}
+    whole = {planned.whole for planned in plans}
     if len(whole) == 1:
         return whole.pop()
     shares = (
         normal_form(planned.spent_after(planned.rounds_paid // len(plans))) for planned in plans
     )
-    return reduce(add, shares, ())
+    return reduce(add, shares, plans[0].beside)

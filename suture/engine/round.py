@@ -25,9 +25,6 @@ from suture.protection.terms import ProtectionSpec
 from suture.study import Study
 
 _PLAIN = ProtectionSpec()
-EVERYBODY = "everybody"
-"""The name under which an engine gives figures over all sites, where it has no scores to compute
-them from."""
 
 
 class Party(Protocol):

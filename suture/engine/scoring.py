@@ -1,13 +1,15 @@
 """Who is served how: gaps between groups, thresholds by group, and the parts of a mixed method, for
 one training.
 
-All of it is measured on test patients, exactly, as every metric of a run is, and stated as not
-covered by the promise.
+On generated patients, in simulations and without a promise all of it is measured on test patients,
+exactly. About real patients under a promise nothing is: what is known of them is the charged
+evaluation (`with_evaluation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from suture.engine.plan import World
 from suture.engine.round import Engine
+from suture.engine.summary import Outcome
 from suture.evaluation.groups import fairness, gaps, gaps_and_rates, group_thresholds
 from suture.evaluation.metrics import measure_lightly
 from suture.methods.base import Method
@@ -146,3 +149,57 @@ def parts(
             fair = {column: gaps(y, p, values, threshold) for column, values in columns.items()}
             measured[name] = {"global": measure_lightly(y, p, threshold), "fairness": fair}
     return measured
+
+
+def with_evaluation(outcome: Outcome, found: dict[str, Any]) -> Outcome:
+    """An outcome whose figures are those of the charged evaluation: metrics and intervals over all
+    sites, by site and by group; None where they are withheld."""
+    if "all" not in found:
+        return replace(outcome, evaluation=found)
+    split: dict[str, dict[str, Mapping[str, Any]]] = {"site": {}}
+    for name, figures in found["parts"].items():
+        kind, value = name.split(": ", 1)
+        split.setdefault(kind, {})[value] = figures
+    sites = split.pop("site")
+    groups = {kind: {v: _values(f) for v, f in parts.items()} for kind, parts in split.items()}
+    fair = {
+        column: {**_gaps(found["gaps"][column]), "groups": groups[column]}
+        for column in found["gaps"]
+    }
+    cuts = found["all"].get("thresholds", {"specificity": [], "sensitivity": []})
+    missed = [1 - rate for rate in reversed(cuts["specificity"])]
+    ends = {
+        "global": _values(found["all"], "interval"),
+        "sites": {site: _values(figures, "interval") for site, figures in sites.items()},
+    }
+    return replace(
+        outcome,
+        overall=_values(found["all"]),
+        sites={site: _values(figures) for site, figures in sites.items()},
+        groups=groups,
+        fairness=fair,
+        roc={"fpr": [0.0, *missed, 1.0], "tpr": [0.0, *reversed(cuts["sensitivity"]), 1.0]}
+        if missed
+        else {"fpr": [], "tpr": []},
+        calibration=found["all"].get("calibration", outcome.calibration),
+        evaluation={**found, "intervals": ends},
+    )
+
+
+def _values(figures: Mapping[str, Any], key: str = "value") -> dict[str, Any]:
+    """One entry of every figure, by the names that results have for them."""
+    return {
+        "recall" if name == "sensitivity" else name: figure[key]
+        for name, figure in figures.items()
+        if isinstance(figure, dict) and key in figure
+    }
+
+
+def _gaps(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Gaps by the names that results have for them; of equalised odds the larger one."""
+    odds = max(found["sensitivity"], found["specificity"], key=lambda gap: gap["value"] or 0.0)
+    named = {
+        "parity_gap": found["flagged"], "odds_gap": odds, "opportunity_gap": found["sensitivity"],
+    }  # fmt: skip
+    ends = {name: gap["interval"] for name, gap in named.items() if gap["interval"]}
+    return {name: gap["value"] for name, gap in named.items()} | {"intervals": ends}

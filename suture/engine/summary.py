@@ -16,6 +16,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from dp_accounting import NoOpDpEvent
 
 from suture.engine.describe import described_cohort, describes
 from suture.engine.federation import profiled, split
@@ -24,7 +25,7 @@ from suture.evaluation.groups import worst
 from suture.evaluation.significance import over_seeds, paired_t, welch_t
 from suture.methods.registry import declared, references
 from suture.privacy.accounting import accountant
-from suture.privacy.accounting.events import compose, normal_form
+from suture.privacy.accounting.events import as_event, compose, normal_form
 from suture.privacy.software import VERSION
 from suture.privacy.statement import Facts, no_privacy_statement, statement
 from suture.schema.record import Statement
@@ -70,6 +71,8 @@ class Outcome:
     protection: dict[str, Any] = field(default_factory=dict)
     """What was rejected or shortened, what masks cost and how far rounding can have moved a
     mean."""
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    """On real patients: the figures of the charged evaluation, or why it stopped."""
 
 
 def summarise(
@@ -184,6 +187,10 @@ def _method(
     )
     if len(runs) > 1:
         metrics["intervals"] = {"global": intervals, "sites": site_intervals}
+    if any(run.evaluation for run in runs):
+        metrics["evaluation"] = evaluated = _evaluated(runs)
+        if evaluated["intervals"]:
+            metrics["intervals"] = evaluated.pop("intervals")
     last = runs[0]
     stops = [run.stopped for run in runs if run.stopped]
     return {
@@ -222,6 +229,25 @@ def _method(
     }
 
 
+def _evaluated(runs: Sequence[Outcome]) -> dict[str, Any]:
+    """The charged evaluation of real patients: what it cost, all its figures in the last seed, and
+    intervals whose ends are means over seeds, each of which covers noise and sampling."""
+    known = [run.evaluation for run in runs if "all" in run.evaluation]
+    if not known:
+        return {**runs[-1].evaluation, "intervals": {}}
+
+    def mean(ends: Sequence[Mapping[str, list[float] | None]]) -> dict[str, list[float]]:
+        names = dict.fromkeys(name for one in ends for name in one)
+        found = {name: [given for one in ends if (given := one.get(name))] for name in names}
+        return {name: np.mean(given, axis=0).tolist() for name, given in found.items() if given}
+
+    spans = [found["intervals"] for found in known]
+    named = dict.fromkeys(site for one in spans for site in one["sites"])
+    sites = {site: mean([one["sites"].get(site, {}) for one in spans]) for site in named}
+    whole = mean([one["global"] for one in spans])
+    return {**known[-1], "intervals": {"global": whole, "sites": sites}}
+
+
 def _plain(found: Mapping[str, Any]) -> Metrics:
     """The figures of a fairness record, without names, intervals and groups."""
     return {key: value for key, value in found.items() if isinstance(value, float) or value is None}
@@ -232,15 +258,11 @@ def _fair(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     intervals."""
     means, intervals = over_seeds([_plain(found) for found in records])
     groups = _nested([found["groups"] for found in records])[0]
-    lowest = min(groups, key=lambda name: _accuracy(groups[name]), default=None)
+    known = [name for name in groups if groups[name].get("accuracy") is not None]
+    lowest = min(known, key=lambda name: groups[name]["accuracy"] or 0.0, default=None)
     kept = {"column": records[0]["column"]} if "column" in records[0] else {}
     shown = intervals if len(records) > 1 else records[0]["intervals"]
     return {**kept, **means, "worst_group": lowest, "intervals": shown, "groups": groups}
-
-
-def _accuracy(found: Metrics) -> float:
-    accuracy = found.get("accuracy")
-    return 2.0 if accuracy is None else accuracy
 
 
 def _dropouts(runs: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
@@ -354,7 +376,9 @@ def _together(
             for site in part.sizes:
                 key = POOLED if declared(name).moves_rows else site
                 if taken[key]:
-                    events[site].append((plans[key].spent_after(taken[key]), 1))
+                    beside = as_event(plans[key].beside) if plans[key].beside else NoOpDpEvent()
+                    spent = compose([(plans[key].spent_after(taken[key]), 1), (beside, 1)])
+                    events[site].append((spent, 1))
     delta, kind = study.privacy.delta, study.privacy.accountant
     return {site: accountant.epsilon(compose(found), delta, kind) for site, found in events.items()}
 
@@ -369,6 +393,7 @@ def _privacy(
     if study.privacy is None:
         return no_privacy_statement(sites=list(world.sizes))
     one, method = declared(name), plan_of(study, world, name).method
+    tested = plan_of(study, next(iter(split(study, world))), name).evaluation
     trained = dict.fromkeys(site for run in runs for site in run.epsilon)
     epsilon = {
         site: max(run.epsilon[site] for run in runs if site in run.epsilon) for site in trained
@@ -401,7 +426,15 @@ def _privacy(
         overlap=_overlap(study, world),
         shown_layers=one.shows_layers(study.method.own(one.settings)),
         proof=accountant.proof_of(spent, study.privacy.delta, study.privacy.accountant),
-        sums=study.protection.sum if method.needs == "secure sum" else None,
+        sums=study.protection.sum
+        if method.needs == "secure sum" or (tested and tested.method.honest_sites > 1)
+        else None,
+        evaluation=None
+        if world.simulated
+        else next(iter(tested.sites.values())).epsilon
+        if tested
+        else 0.0,
+        counted_on=tested.method.honest_sites if tested else 1,
     )
     return {**statement(facts), "patients": world.sizes}
 

@@ -42,8 +42,6 @@ NAMES = (
 LIGHT = ("accuracy", "precision", "recall", "f1", "auc", "loss")
 MULTICLASS = ("accuracy", "f1_weighted", "f1_macro", "auc_ovo", "loss", "ece")
 LIGHT_MULTICLASS = ("accuracy", "f1_weighted", "loss")
-BINS = 20
-"""Equal bins of risk, for each outcome, in noisy counts."""
 
 _EPS = float(np.finfo(np.float64).eps)
 _ONE = np.uint64(1)
@@ -314,55 +312,6 @@ def _one_against_one(labels: NDArray[np.int64], table: Floats) -> float | None:
             if first is not None and second is not None:
                 scores.append((first + second) / 2.0)
     return float(np.mean(scores)) if scores else None
-
-
-def bins_of(
-    risk: NDArray[np.floating], outcome: NDArray[np.integer], starts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """What a site lets out of its test patients, with noise and paid for, is how many are in each
-    cell. The cell of a patient: outcome (of any row) times `BINS`, plus the bin of the mean of
-    their rows' risks; what is no number counts as risk 0.
-
-    >>> bins_of(np.array([0.99, 0.1, 0.3]), np.array([0, 1, 0]), np.array([0, 1, 3])).tolist()
-    [19, 24]
-    """
-    rows = np.diff(starts)
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    mean = np.add.reduceat(np.nan_to_num(np.asarray(risk, np.float64)), starts[:-1]) / rows
-    with_outcome = np.maximum.reduceat(outcome, starts[:-1]) > 0
-    index = np.clip((mean * BINS).astype(np.int64), 0, BINS - 1)
-    return index + BINS * with_outcome
-
-
-def from_counts(counts: NDArray[np.integer] | NDArray[np.floating], threshold: float) -> Metrics:
-    """AUC (ties count half), accuracy and recall at a threshold, Brier score and prevalence, from
-    noisy counts by cell: post-processing, which costs nothing. Bins are coarse and the noise is not
-    taken into account, so these figures have no interval.
-
-    >>> counts = np.zeros(2 * BINS); counts[2] = 60; counts[BINS + 17] = 40
-    >>> found = from_counts(counts, 0.5)
-    >>> found["auc"], found["accuracy"], found["prevalence"]
-    (1.0, 1.0, 0.4)
-    """
-    without, having = np.maximum(np.asarray(counts, np.float64), 0).reshape(2, BINS)
-    negatives, positives = float(without.sum()), float(having.sum())
-    total, middle = negatives + positives, (np.arange(BINS) + 0.5) / BINS
-    if total <= 0:
-        return {}
-    said = middle >= threshold
-    right = float(having[said].sum() + without[~said].sum())
-    squares = float(having @ (1 - middle) ** 2 + without @ middle**2)
-    both = positives > 0 and negatives > 0
-    below = np.cumsum(without) - without
-    wins = float(having @ (below + without / 2))
-    return {
-        "auc": wins / (positives * negatives) if both else None,
-        "accuracy": right / total,
-        "recall": float(having[said].sum()) / positives if positives else None,
-        "brier": squares / total,
-        "prevalence": positives / total,
-    }
 
 
 def ece(y: ArrayLike, p: ArrayLike, bins: int = 10, kind: Kind = "width") -> float | None:

@@ -187,6 +187,7 @@ def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
         "sizes": _sizes(record), "promise": _promise(record["privacy"]),
         "assumption": _facts(run).get("secure_sum", False) and record["privacy"]["protected"],
         "metrics": _metrics(record), "groups": _groups(record),
+        "noisy": bool(part(record, "metrics", "evaluation")),
         "warnings": cautions(((line.caution, line.name) for line in card.lines), "; "),
         "footer": [("Command", str(record.get("command", NONE))), ("Suture", VERSION)],
     }  # fmt: skip

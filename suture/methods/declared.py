@@ -147,6 +147,9 @@ class Setup:
     rounds: int = 100
     participation: float = 1.0
     public: Public = Public()
+    trained: Method | None = None
+    """For an evaluation: the method whose model is measured, and the sites that trained it."""
+    trainers: tuple[str, ...] = ()
 
     def every_site(self, what: str) -> None:
         """Refuse partial participation, where a sum needs the noise of every site."""

@@ -292,6 +292,20 @@ def _selection(
     return Selection(found[0], tuple(found[1:]), rounds, asked, arrays)
 
 
+def measuring(
+    trained: Method, trainers: tuple[str, ...], settings: Mapping[str, Any], public: Public
+) -> Method:
+    """The evaluation of what a method trains at the sites ``trainers``."""
+    from suture.methods.declared import Setup
+    from suture.models.dense import Dense
+    from suture.training.local import Local
+
+    one = declared("evaluate")
+    own = one.settings.model_validate(settings)
+    setup = Setup(own, Dense((1, 1)), Local(), public=public, trained=trained, trainers=trainers)
+    return one.build(setup)
+
+
 def readable(model: str) -> str:
     """The methods whose finished model is of this kind, in words for an error.
 

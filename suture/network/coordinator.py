@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from suture.engine import federation
 from suture.engine.gather import SUM_OF_ALL, Gathered
 from suture.engine.plan import Plan, RemoteSite, World
-from suture.engine.round import EVERYBODY, Returned
+from suture.engine.round import Returned
 from suture.errors import (
     BudgetExhausted,
     Reason,
@@ -30,7 +30,6 @@ from suture.errors import (
     SutureError,
     TooFewSites,
 )
-from suture.evaluation.metrics import from_counts
 from suture.methods.base import Method, State
 from suture.methods.registry import declared
 from suture.network import wire
@@ -76,10 +75,6 @@ class RemoteMember:
     """Whether the site's ledger had paid for rounds before this run."""
     groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
     figures: dict[str, float | None] = field(default_factory=dict)
-    counts: NDArray[np.float64] | None = None
-    """Noisy counts of its test patients by risk and outcome, where nothing else may leave."""
-    counts_at: int = 0
-    """The round after which such counts are asked for; 0: never."""
 
     def spent(self) -> float:
         """Epsilon, as the site's ledger said with its last answer."""
@@ -102,9 +97,6 @@ class RemoteMember:
     def scored(self, header: wire.Header, body: bytes) -> Scores | None:
         """Take in figures about test patients; return labels and risks if they may leave."""
         arrays = unseal(body)
-        if "noise" in header:
-            self.counts = arrays["counts"].astype(np.float64)
-            return None
         if "figures" in header:
             self.figures = dict(header["figures"])
             return None
@@ -139,7 +131,6 @@ class Remote:
         self.recorded = dict(recorded or {"engine": self.name})
         self._carrier = carrier
         self._opened: dict[int, _Opening] = {}
-        self._threshold = 0.5
         self._heads: dict[str, Mapping[str, object]] = {}
         self._vouched: dict[str, dict[str, object]] = {}
         self._exact: dict[str, str] = {}
@@ -316,22 +307,18 @@ class Remote:
         seed: int,
     ) -> tuple[dict[str, RemoteMember], dict[str, RemoteMember]]:
         """Who trains and who is measured; with folds the hospitals held out are measured."""
-        self._threshold = study.evaluation.threshold
-        counts = study.evaluation.epsilon is not None and not here.simulated
-        last = study.method.rounds if counts else 0
-        name = plan.method.name
-        spelled = name if name in study.methods else study.method.name
         fold = here.fold or 0
-        names = wire.Training(study=study.digest, seed=seed, fold=fold, method=spelled)
+        names = wire.Training(study=study.digest, seed=seed, fold=fold, method=plan.name)
 
         def member(site: str, patients: int) -> RemoteMember:
-            return RemoteMember(site, patients, names, self._exact[site], counts_at=last)
+            return RemoteMember(site, patients, names, self._exact[site])
 
-        trainers = {site: member(site, patients) for site, patients in here.sizes.items()}
+        sizes = here.held if plan.method.tests and here.held else here.sizes
+        trainers = {site: member(site, patients) for site, patients in sizes.items()}
         for site, found in trainers.items():
             planned = plan.sites.get(site)
             found.noise = planned.noise_multiplier if planned else None
-            known = self._accounts[site].get(f"{fold}/{spelled}")
+            known = self._accounts[site].get(f"{fold}/{plan.name}")
             # A run that is resumed may have nothing left to ask, and must still say what was spent.
             if known is not None:
                 found.pays, found.before = known["pays"], known["charged"]
@@ -449,15 +436,9 @@ class Remote:
     ) -> dict[str, Scores]:
         """Labels and risks of test patients, from sites that let them leave; else nothing."""
         arrays, texts = wire.split(state)
-        counted = [m for m in members.values() if m.exact == "none" and m.counts_at == round_]
-        if self._heads and counted:
-            # Such counts are charged, and so witnessed as rounds are.
-            self._show(self._heads, self._opening(members))
         found = dict.fromkeys(members, (np.zeros(0, np.int32), np.zeros(0, np.float32)))
         sent = seal(arrays)
-        asked = {
-            site: sent for site, m in members.items() if m.exact != "none" or m.counts_at == round_
-        }
+        asked = {site: sent for site, m in members.items() if m.exact != "none"}
         if not asked:
             return found
         answers = self._ask("score", members, asked, round=round_, groups=True, texts=texts)
@@ -477,14 +458,7 @@ class Remote:
 
     def figures(self, members: Members) -> dict[str, dict[str, float | None]]:
         """The metrics of sites that let figures leave, but no patient's label and risk."""
-        found = {site: member.figures for site, member in members.items() if member.figures}
-        counts = {site: m.counts for site, m in members.items() if m.counts is not None}
-        for site, noisy in counts.items():
-            found[site] = from_counts(noisy, self._threshold)
-        if counts and len(counts) == len(members):
-            whole = np.sum(list(counts.values()), axis=0)
-            found[EVERYBODY] = from_counts(whole, self._threshold)
-        return found
+        return {site: member.figures for site, member in members.items() if member.figures}
 
     def groups(self, members: Members, here: World) -> dict[str, dict[str, NDArray[np.str_]]]:
         if here.fold:

@@ -36,7 +36,7 @@ import numpy as np
 
 from suture.engine import federation
 from suture.engine.describe import counted, describes
-from suture.engine.plan import Evaluation, participants, plan_of
+from suture.engine.plan import participants, plan_of
 from suture.errors import (
     BudgetExhausted,
     CharterError,
@@ -49,7 +49,7 @@ from suture.errors import (
     StudyError,
     SutureError,
 )
-from suture.evaluation.metrics import BINS, bins_of, measure
+from suture.evaluation.metrics import measure
 from suture.methods.base import Arrays, Method, State
 from suture.methods.registry import declared
 from suture.network import wire
@@ -58,15 +58,11 @@ from suture.network.people import SitePeople
 from suture.network.settings import STATUS, SiteSettings
 from suture.network.wire import Header, Paid, Request, Words
 from suture.network.witnesses import Witnesses, public_identity
-from suture.privacy.canonical import digest
-from suture.privacy.door import Context, Rows, Session, opened, protected, root_key
+from suture.privacy.door import Context, protected
 from suture.privacy.files import write_whole
 from suture.privacy.ledger.chain import RolledBack
 from suture.privacy.ledger.ledger import Ledger
-from suture.privacy.noise.mechanisms import Counts
 from suture.privacy.noise.source import secure_key
-from suture.privacy.software import software
-from suture.privacy.unit import Patients
 from suture.protection.envelope import seal, unseal
 from suture.schema.message import check_message
 from suture.site import gate
@@ -106,8 +102,10 @@ class Plan:
     hospital: Hospital
     account: str
     noise: float | None
-    evaluation: Evaluation | None
-    """The noisy evaluation, where the study asks for one."""
+    rounds: int
+    participation: float
+    of: str = ""
+    """For an evaluation: the method whose model it measures."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +191,8 @@ class Participant:
         """What may leave about test patients: the site's setting, if its charter allows."""
         if self.world.generated:
             return "scores"
+        if self.study.private:
+            return "none"
         admission = self.world.admissions.get(self.settings.name)
         allowed = admission is None or admission.exact_metrics
         return self.settings.exact_metrics if allowed else "none"
@@ -272,18 +272,23 @@ class Participant:
         """Every training of the study, from its text, the public sizes and installed code alone."""
         site, found = self.settings.name, {}
         for part, name in product(federation.split(self.study, self.world), self.study.methods):
-            planned = plan_of(self.study, part, name)
-            mine = planned.sites.get(site)
-            found[part.fold or 0, name] = Plan(
-                name,
-                part.fold or 0,
-                part.sizes,
-                planned.method,
-                part.tested.get(site) or self.world.hospitals[site],
-                planned.account,
-                mine.noise_multiplier if mine else None,
-                planned.evaluation,
-            )
+            trained = plan_of(self.study, part, name)
+            for planned in (trained, trained.evaluation):
+                if planned is None:
+                    continue
+                mine = planned.sites.get(site)
+                found[part.fold or 0, planned.name] = Plan(
+                    planned.name,
+                    part.fold or 0,
+                    part.sizes if planned is trained else part.held or part.sizes,
+                    planned.method,
+                    part.tested.get(site) or self.world.hospitals[site],
+                    planned.account,
+                    mine.noise_multiplier if mine else None,
+                    planned.rounds,
+                    planned.participation,
+                    "" if planned is trained else name,
+                )
         return found
 
     def close(self) -> None:
@@ -306,8 +311,10 @@ class Participant:
             raise Refused(f"method {name[:40]!r} is not one of the study's", Reason.TURN)
         if seed not in range(self.study.seed, self.study.seed + self.study.evaluation.seeds):
             raise Refused(f"seed {seed} is not one of the study's", Reason.TURN)
-        file = self.home / "federation" / self.digest / f"{name}-{seed}-{fold}.npz"
-        return Training(given, found, self._member(found, seed), file)
+        return Training(given, found, self._member(found, seed), self._file(name, seed, fold))
+
+    def _file(self, name: str, seed: int, fold: int) -> Path:
+        return self.home / "federation" / self.digest / f"{name}-{seed}-{fold}.npz"
 
     def step(self, given: Request, body: bytes) -> tuple[Header, bytes]:
         """One round: turn, message and budget are checked before anything is computed."""
@@ -323,7 +330,9 @@ class Participant:
         """Whether the coordinator must see nothing but the sum. It is not trusted not to look."""
         if method.reference:
             return False
-        return self.study.protection.sum == "masked" or method.needs == "secure sum"
+        # A sum that counts on the noise of one site alone may be looked at: each answer has it all.
+        alone = method.needs != "secure sum" or method.honest_sites == 1
+        return self.study.protection.sum == "masked" or not alone
 
     def stage(self, given: Request, body: bytes) -> tuple[Header, bytes]:
         """One exchange of a sum under masks; training and payment come with the stage `mask`."""
@@ -331,7 +340,7 @@ class Participant:
         method = training.plan.method
         if not self._hidden(method) or protection.sum != "masked":
             raise Refused('the study does not say protection.sum = "masked"', Reason.MASKED)
-        now = method.at_round(training.round, self.study.method.rounds)
+        now = method.at_round(training.round, training.plan.rounds)
         if given["stage"] == "advertise":
             return self._advertise(training, now, body)
         said: Header = {}
@@ -382,7 +391,7 @@ class Participant:
         round_, member = training.round, training.member
         self._turn(training)
         kept, mark = load_kept(training.file), hashlib.sha256(body).hexdigest()
-        now = training.plan.method.at_round(round_, self.study.method.rounds)
+        now = training.plan.method.at_round(round_, training.plan.rounds)
         if round_ < kept.round:
             # An earlier round's answer, if this very message had it; nothing is computed.
             known = None if member.session else member.repeated(now, body, round_)
@@ -396,6 +405,11 @@ class Participant:
             text = f"round {round_} must go on from the model that was scored after {kept.scored}"
             raise Refused(text, Reason.ANSWERED)
         before = dict((kept.before if round_ == kept.round else kept.after) or {})
+        if training.plan.of:
+            # What scores is what was released: nothing that a site computed without noise.
+            given, fold = training.given, training.plan.fold
+            trained = load_kept(self._file(training.plan.of, given["seed"], fold))
+            before = protected(trained.after or {})
         member.own = dict(before)
         if not member.can_pay(now, body, round_):
             raise refusal(self.settings.name, round_)
@@ -428,7 +442,7 @@ class Participant:
         return {"pays": pays, "spent": spent, "charged": charged}
 
     def _affords(self, found: Plan, member: Member, round_: int) -> bool:
-        if round_ > self.study.method.rounds:
+        if round_ > found.rounds:
             return True
         name, ledgers = self.settings.name, member.hospital.ledgers
         event = found.method.round_event(round_, name, member.patients, member.noise)
@@ -436,45 +450,36 @@ class Participant:
 
     def _turn(self, training: Training) -> list[str]:
         """The sites of this round; refused if this site is not one of them."""
-        spec, round_ = self.study.method, training.round
-        if not 1 <= round_ <= spec.rounds:
-            raise Refused(f"the study has rounds 1 to {spec.rounds}, found {round_}", Reason.TURN)
-        sites = list(training.plan.sizes)
-        chosen = participants(sites, round_, spec.participation, self.study.seed)
+        plan, round_ = training.plan, training.round
+        if not 1 <= round_ <= plan.rounds:
+            raise Refused(f"the study has rounds 1 to {plan.rounds}, found {round_}", Reason.TURN)
+        chosen = participants(list(plan.sizes), round_, plan.participation, self.study.seed)
         if self.settings.name not in chosen:
             raise Refused(f"it is not this site's turn in round {round_}", Reason.TURN)
         return chosen
 
     def score(self, given: Request, state: State) -> tuple[Header, bytes]:
-        """What may leave about test patients: noisy counts, paid for; or, where the site's own file
-        says so, exact figures.
+        """Exact figures about test patients: generated ones, or where the study promises nothing and
+        the site's own file says so.
 
         Each round is scored once, with one model: the answer is kept, and another model for the
-        round is refused. What scores is what was released: nothing that a site computed without
-        noise takes part. Peers witness it as any charge.
+        round is refused.
         """
         training = self._training(given)
-        found, round_, last = training.plan, training.round, self.study.method.rounds
-        charged = self.exact == "none"
-        if charged and (found.evaluation is None or round_ != last):
-            text = "exact figures do not leave this site (exact_metrics, or its charter)"
+        found, round_ = training.plan, training.round
+        if self.exact == "none" or found.of:
+            text = "exact figures do not leave this site (a promise, exact_metrics, or its charter)"
             raise Refused(text, Reason.EXACT)
-        if not 1 <= round_ <= last or (not self.world.target.two and charged):
-            text = "a model of two outcomes is scored after one of the study's rounds"
-            raise Refused(text, Reason.TURN)
+        if not 1 <= round_ <= found.rounds:
+            raise Refused("a model is scored after one of the study's rounds", Reason.TURN)
         context = Context(
             self.digest, self.settings.name, found.hospital.edition, found.account,
             f"score {found.name}", given["seed"], found.fold, round_, b"",
         )  # fmt: skip
         scored = seal({**wire_arrays(state), "groups": np.array(given["groups"])})
         model = hashlib.sha256(scored).digest()
-        vouched = self._witnesses.passed(self._ledger, given) if charged else {}
         known = self._kept_score(context, model)
-        header, body = known or self._new_score(training, context, model, state)
-        if charged:
-            head = self._witnesses.own(self._ledger.head())
-            header = {**header, "vouched": vouched, "head": head}
-        return header, body
+        return known or self._new_score(training, context, model, state)
 
     def _kept_score(self, context: Context, model: bytes) -> tuple[Header, bytes] | None:
         kept = self._ledger.kept(context.mark.hex())
@@ -495,13 +500,10 @@ class Participant:
             own = dict(kept.after or {})
             member.own = protected(own) if self.study.private else own
         self._fits(training, state)
-        exact = trains and not self.world.generated and self.exact != "none"
+        exact = trains and not self.world.generated
         if exact and not 1 <= kept.round <= training.round:
             raise Refused("this site has no part in the model to score yet", Reason.TURN)
-        if self.exact == "none" and found.evaluation is not None:
-            header, arrays = self._counts(training, found.evaluation, context, state)
-        else:
-            header, arrays = self._scored(training, state)
+        header, arrays = self._scored(training, state)
         body, text = seal(arrays), json.dumps(header).encode()
         self._ledger.keep(context.mark.hex(), model + len(text).to_bytes(4, "little") + text + body)
         if exact:
@@ -525,35 +527,6 @@ class Participant:
                 raise Refused(text, Reason.MESSAGE) from None
             if found != (rows, *self.world.target.shape):
                 raise Refused(f"the model to score gives {found} for {rows} rows", Reason.MESSAGE)
-
-    def _counts(
-        self, training: Training, tested: Evaluation, context: Context, state: State
-    ) -> tuple[Header, State]:
-        """Test patients by risk and outcome, through the door."""
-        member, method, site = training.member, training.plan.method, training.plan.hospital
-        counts, round_ = Counts(2 * BINS, 1.0, tested.noise), context.round
-        paid = (tested.account, round_, counts.event, context.mark)
-        site.ledgers[0].charge(*paid, what="evaluation")
-        data = site.data.reserved or site.data.test or site.data.nobody
-        content = data.fingerprint() + digest(wire_arrays(state))
-        root = root_key(site.secret, context, member.own, content, software())
-        session = Session(
-            data, counts.event, root, round_=round_, site=site.name, noise=tested.noise
-        )
-
-        def each(block: Patients) -> Rows:
-            # Each patient alone: in one product the last digit of a row may depend on the rows
-            # beside it, and the coordinator chooses where the bins' edges are.
-            ends = zip(block.starts[:-1], block.starts[1:], strict=True)
-            risks = [method.predict(state, member.own, block.x[a:b], site.name) for a, b in ends]
-            whole = np.concatenate([np.zeros(0, np.float32), *risks])
-            cells = bins_of(whole, block.y, block.starts)
-            first = np.zeros((block.rows, 2 * BINS), np.float32)
-            # On the patient's first row; the others add nothing.
-            first[block.starts[:-1], cells] = 1.0
-            return first, np.ones(block.rows)
-
-        return {"noise": tested.noise}, opened({"counts": session.release("counts", counts, each)})
 
     def _scored(self, training: Training, state: State) -> tuple[Header, State]:
         data = training.member.hospital.data

@@ -58,6 +58,10 @@ class Facts:
     """What the figures rest on, where it is not the accountant itself (`proof_of`)."""
     sums: Literal["trusted", "masked"] | None = None
     """How the secure sum that the promise needs was computed; None: the promise needs none."""
+    evaluation: float | None = None
+    """What the noisy evaluation would cost alone; 0: there is none; None: metrics are exact."""
+    counted_on: int = 1
+    """Of how many hospitals the evaluation counts the noise; 1: each one's own is enough."""
 
     def __post_init__(self) -> None:
         if self.accountant not in ACCOUNTANTS or not self.epsilon:
@@ -92,7 +96,8 @@ def statement(facts: Facts) -> Statement:
     if f.generated or f.simulation:
         patients = "generated patients" if f.generated else "real patients, not for release"
         source = f"seeded: simulation on {patients}"
-    not_covered = [_WORDS["exact_metrics"], *([_WORDS["description"]] if f.described else [])]
+    not_covered = [] if f.evaluation is not None else [_WORDS["exact_metrics"]]
+    not_covered += [_WORDS["description"]] if f.described else []
     not_covered += _WORDS["not_covered"]
     words = [
         _unit_words(f),
@@ -100,6 +105,7 @@ def statement(facts: Facts) -> Statement:
         f.mechanism or _mechanism_words(f),
         _WORDS["sums"][f.sums] if f.sums else "",
         _WORDS["shown_layers"] if f.shown_layers else "",
+        _evaluation_words(f),
         *_caution_words(epsilon, f.delta, {site: f.patients[site] for site in f.epsilon}),
         _runs_words(f),
         people_words(f.linked, f.overlap) if len(f.epsilon) > 1 else "",
@@ -186,6 +192,23 @@ def _mechanism_words(f: Facts) -> str:
     words: str = _WORDS["mechanism"]
     return words.format(
         rounds=f.rounds, epochs=f.local_epochs, steps=most, batch=f.batch, clip=f.clip, noise=noise
+    )
+
+
+def _evaluation_words(f: Facts) -> str:
+    if f.evaluation is None:
+        return ""
+    if not f.evaluation:
+        return "Nothing about the test patients left a hospital: no metric was computed."
+    return (
+        "The metrics come from noisy counts of test patients by risk and outcome, charged to the same "
+        "account before they left and part of the epsilon above; alone they would cost epsilon "
+        f"{round_up(f.evaluation)}. No exact metric left a hospital."
+    ) + (
+        f" ASSUMPTION: of the counts only sums over hospitals are seen, and at least {f.counted_on} "
+        "hospitals add their share of the noise and keep it to themselves."
+        if f.counted_on > 1
+        else ""
     )
 
 

@@ -109,7 +109,9 @@ def print_result(result: Mapping[str, object], console: Console | None = None) -
     console.print(summary_table(whole, wide=console.width >= 110))
     legend = "ε: proven at the worst hospital. Up, down: bytes sent by and to all hospitals."
     if any(cell.note for row in _summary(whole)[1] for cell in row[1:-3]):
-        legend += f" ±: half of the 95 % interval over {words.repeats(whole)}."
+        private = any(map(words.noisy, whole["methods"].values()))
+        over = "for noise and sampling" if private else f"over {words.repeats(whole)}"
+        legend += f" ±: half of the 95 % interval {over}."
     console.print(Text(f"{legend}\n", style="dim"))
     console.print(Text(words.headline(whole)))
     if (compared := words.significance(whole)) is not None:

@@ -43,10 +43,16 @@ METRICS = {
     "calibration_gap": "Calibration gap at the horizon",
     "f1_weighted": "F1, weighted",
     "f1_macro": "F1, macro",
+    "net_benefit": "Net benefit",
+    "observed_over_expected": "Observed over expected",
+    "slope": "Recalibration slope",
+    "intercept": "Recalibration intercept",
 }
 QUALITY = ("auc", "auprc", "recall", "specificity", "precision", "f1", "accuracy", "auc_ovo",
            "f1_weighted", "f1_macro", "c_index", "ibs")  # fmt: skip
-CARE = ("recall_at_90_specificity", "ece", "brier", "loss", "calibration_gap")
+UNBOUNDED = ("net_benefit", "observed_over_expected", "slope", "intercept")
+CARE = ("recall_at_90_specificity", "ece", "brier", "loss", "calibration_gap", *UNBOUNDED)
+WITHHELD = "too few patients for this noise"
 GROUPED = ("auc", "auprc", "recall", "specificity", "precision", "f1", "ece", "c_index", "ibs")
 GAPS = {
     "parity_gap": "Share called positive",
@@ -57,6 +63,10 @@ GAPS = {
 MOST_ROWS = 30
 LOWER_IS_BETTER = frozenset({"ece", "brier", "loss", "ibs", "calibration_gap"})
 NONE = "–"
+NOISY = (
+    "From noisy counts that were charged to the budget; withheld: fewer patients with or without the "
+    "outcome than 15 deviations of the noise."
+)
 NO_PRIVACY = (
     "No differential privacy. Nothing in this run limits what the model, or the updates that were "
     "exchanged, can reveal about a single patient."
@@ -224,6 +234,8 @@ def bounds(intervals: Intervals, name: str) -> list[float] | None:
     found = intervals.get(name)
     if not span(found) or found is None:
         return None
+    if name in UNBOUNDED:
+        return list(found)
     return [max(found[0], 0.0), found[1] if name == "loss" else min(found[1], 1.0)]
 
 
@@ -460,6 +472,18 @@ def plain(
     return Table(caption, tuple(heads), tuple(tuple(map(Cell, row)) for row in rows), remark)
 
 
+def noisy(method: MethodResult) -> bool:
+    """Whether the metrics come from the charged evaluation of real patients."""
+    return bool(method["metrics"].get("evaluation"))
+
+
+def _measured(value: float | None, between: str, method: MethodResult) -> Cell:
+    """A metric with its interval, or that it is withheld."""
+    if value is None and noisy(method):
+        return Cell("withheld", WITHHELD)
+    return Cell(number(value), between)
+
+
 def _known(found: Sequence[Metrics], names: Sequence[str]) -> list[str]:
     """Those of the names that at least one set of metrics has a value for."""
     return [name for name in names if any(metrics.get(name) is not None for metrics in found)]
@@ -469,7 +493,8 @@ def quality(result: Record, names: Sequence[str], caption: str = "Held-out patie
     """Methods x metrics over all hospitals, with 95 % intervals where several seeds ran."""
     methods, keys = result["methods"], labels(result)
     overall = {key: method["metrics"]["global"] for key, method in methods.items()}
-    names = _known(list(overall.values()), names)
+    private = any(map(noisy, methods.values()))
+    names = _known(list(overall.values()), names) or (["auc"] if private else [])
     best = {name: _best(list(overall.values()), name) for name in names}
     rows = []
     for key, label in keys.items():
@@ -480,11 +505,15 @@ def quality(result: Record, names: Sequence[str], caption: str = "Held-out patie
             value, ends = overall[key].get(name), between.get(name)
             half = (ends[1] - ends[0]) / 2.0 if ends and span(ends) else None
             wins = value is not None and value == best[name]
-            cells.append(Cell(number(value), span(bounds(between, name)), wins, half))
+            cell = _measured(value, span(bounds(between, name)), methods[key])
+            cells.append(Cell(cell.text, cell.note, wins, half))
         rows.append(tuple(cells))
     remarks = ["Bold: the best mean of a column."] if len(keys) > 1 else []
     if any(cell.note for row in rows for cell in row[1:]):
-        remarks.append(f"Second line: 95 % interval over {repeats(result)}.")
+        over = "for noise and sampling together" if private else f"over {repeats(result)}"
+        remarks.append(f"Second line: 95 % interval {over}.")
+    if private:
+        remarks.append(NOISY)
     if lower := [METRICS[name] for name in names if name in LOWER_IS_BETTER]:
         remarks.append(f"Lower is better: {', '.join(lower)}.")
     heads = ("Method", *(METRICS[name] for name in names))
@@ -546,49 +575,64 @@ def significance(result: Record) -> Table | None:
 
 def hospital_metrics(result: Record) -> Table | None:
     """Every hospital's metrics under the study's method, lowest AUC first; long lists are cut."""
-    metrics = primary(result)["metrics"]
+    own = primary(result)
+    metrics = own["metrics"]
     sites = metrics["sites"]
     if not sites:
         return None
     every = list(sites.values())
-    lead = next(iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc_ovo")
+    lead = next(
+        iter(_known(every, ["auc", "auc_ovo", "c_index"])), "auc" if noisy(own) else "auc_ovo"
+    )
     known = {site: value for site, m in sites.items() if (value := m.get(lead)) is not None}
     order = sorted(sites, key=lambda site: (known.get(site, math.inf), site))
-    names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted"))
+    names = _known(every, (*GROUPED, "auc_ovo", "f1_weighted")) or ["auc"]
     rows = []
     for site in order[:MOST_ROWS]:
-        between = span(bounds(metrics["intervals"]["sites"].get(site, {}), lead))
+        found = metrics["intervals"]["sites"].get(site, {})
         cells = [Cell(site), Cell(count(sites[site].get("rows")))]
-        cells += [Cell(number(sites[site].get(n)), between if n == lead else "") for n in names]
+        cells += [
+            _measured(
+                sites[site].get(n), span(bounds(found, n)) if n == lead or noisy(own) else "", own
+            )
+            for n in names
+        ]
         rows.append(tuple(cells))
     label, title = labels(result)[result["method"]], METRICS[lead]
-    remark = f"{label}, lowest {title} first. A dash: not defined (one class only)."
+    undefined = NOISY if noisy(own) else "A dash: not defined (one class only)."
+    remark = f"{label}, lowest {title} first. {undefined}"
     if left := order[MOST_ROWS:]:
         values = [known[site] for site in left if site in known]
         ends = f", {title} from {number(min(values))} to {number(max(values))}" if values else ""
         remark += f" And {len(left):,} more hospitals{ends}."
     heads = ("Hospital", "Test rows", *(METRICS[name] for name in names))
+    if noisy(own):  # nobody may know how many there are
+        heads, rows = (heads[0], *heads[2:]), [(row[0], *row[2:]) for row in rows]
     return Table("Each hospital's held-out patients", heads, tuple(rows), remark)
 
 
 def subgroups(result: Record) -> list[Table]:
     """One table per group column, one row per value, under the study's method."""
     groups = primary(result)["metrics"]["groups"]
-    return [_subgroup(group, values) for group, values in groups.items() if values]
+    own = primary(result)
+    return [_subgroup(group, values, own) for group, values in groups.items() if values]
 
 
-def _subgroup(group: str, values: Mapping[str, Metrics]) -> Table:
-    names = _known(list(values.values()), GROUPED)
+def _subgroup(group: str, values: Mapping[str, Metrics], own: MethodResult) -> Table:
+    names = _known(list(values.values()), GROUPED) or ["auc"]
     aucs = {value: auc for value, m in values.items() if (auc := m.get("auc")) is not None}
     lowest = min(aucs, key=lambda value: aucs[value]) if len(aucs) > 1 else None
     rows = []
     for value, found in list(values.items())[:MOST_ROWS]:
-        few = (found.get("rows") or 0) < 100
+        few = not noisy(own) and (found.get("rows") or 0) < 100
         cells = [Cell(value, "lowest AUC" if value == lowest else "")]
         cells.append(Cell(count(found.get("rows")), "few" if few else ""))
-        rows.append((*cells, *(Cell(number(found.get(name))) for name in names)))
+        measured = (_measured(found.get(name), "", own) for name in names)
+        rows.append((*cells, *(Cell(cell.text) for cell in measured)))
     more = len(values) - len(rows)
     heads = (group, "Test rows", *(METRICS[name] for name in names))
+    if noisy(own):
+        heads, rows = (heads[0], *heads[2:]), [(row[0], *row[2:]) for row in rows]
     return Table(f"By {group}", heads, tuple(rows), f"And {more:,} more values." if more else "")
 
 
@@ -602,8 +646,15 @@ def gaps(result: Record) -> Table | None:
             found[f"{fitted.get('column')}, thresholds by group"] = fitted
         for column, gap in found.items():
             between = gap.get("intervals", {})
-            cells = [Cell(number(gap.get(name)), span(between.get(name))) for name in GAPS]
-            rows.append((Cell(label), Cell(column, f"worst: {gap.get('worst_group')}"), *cells))
+            own = result["methods"][key]
+            cells = [
+                _measured(finite(gap.get(name)), span(between.get(name)), own)
+                if name in gap
+                else Cell(NONE)
+                for name in GAPS
+            ]
+            worst = gap.get("worst_group")
+            rows.append((Cell(label), Cell(column, f"worst: {worst}" if worst else ""), *cells))
     if not rows:
         return None
     heads = ("Method", "Groups", *GAPS.values())

@@ -7,7 +7,7 @@ would misread the new one.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, cast
+from typing import Any, Literal, NotRequired, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -53,6 +53,7 @@ Measured = TypedDict(
         "group_thresholds": NotRequired[Gaps],
         "parts": NotRequired[dict[str, Part]],
         "intervals": NotRequired[Spread],
+        "evaluation": NotRequired[dict[str, Any]],
     },
 )
 """Every metric of one method: over all test patients, by site, by group, and who is served worst."""

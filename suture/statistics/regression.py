@@ -8,7 +8,14 @@ under the noise.
 | m, c | the mean by family, and the public scale of a residual r = clip((y - m) / c, -1, 1) |
 
 Weights depend on x alone, so sum w x (y - m(x b)) = 0 has the true b as its root. With
-`sites = "fixed"` every site but the first has an intercept of its own.
+`sites = "fixed"` every site but the first has an intercept of its own. With `sites = "random"` those
+intercepts are estimated in the same way and then taken as draws from N(a, t^2): given their noisy
+estimates b ~ N(Z (a, beta) + S u, V), t^2 is found by restricted maximum likelihood and (a, beta) by
+generalised least squares under V + t^2 S S^T (the two stages of a meta-analysis of individual patients:
+Burke, Ensor & Riley 2017). It costs nothing more.
+
+`exact` is for tests against other libraries: no weights, no clipping, Newton's steps with the curvature
+of every round. A site refuses it where noise is promised.
 
 Rounds: (1) sums of the covariates, for the centre, and of w x x^T, for the first curvature; (2 to T)
 gradients g = sum w x r; (T + 1) at the last b, the gradient and the curvature H = sum w v(x b) x x^T,
@@ -32,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -40,12 +47,13 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Setting
+from scipy.optimize import minimize_scalar
 from scipy.special import expit, ndtr
 
 from suture.errors import StudyError
 from suture.methods.base import Answer, Arrays, State
 from suture.methods.declared import Declared, Settings, Setup
-from suture.privacy.door import Rows
+from suture.privacy.door import Payload, Rows, Session
 from suture.privacy.unit import Patients
 from suture.report.theme import GREY, PALETTE, Figure, finish, table, tips
 from suture.report.words import Cell, Table, p_value
@@ -106,7 +114,8 @@ class Regression(Statistic):
     on: tuple[str, ...] = ()
     of: str = ""
     offset: str = ""
-    sites: Literal["none", "fixed"] = "none"
+    sites: Literal["none", "fixed", "random"] = "none"
+    exact: bool = False
     name: str = "associate"
     label: str = "a regression"
 
@@ -134,7 +143,7 @@ class Regression(Statistic):
                 found.append(place.name)
             else:
                 found += [f"{place.name}: {value}" for value in labels_of(place.feature)[1:]]
-        if self.sites == "fixed":
+        if self.sites != "none":
             found += [f"site: {site}" for site in list(self.public.sizes)[1:]]
         return tuple(found)
 
@@ -176,26 +185,36 @@ class Regression(Statistic):
     @property
     def rounds(self) -> int:
         """How many rounds it takes."""
-        return STEPS + 2
+        return self.steps + 2
+
+    @property
+    def steps(self) -> int:
+        """Steps along gradients."""
+        return 10 if self.exact else STEPS
 
     def asks(self, round_: int) -> tuple[Sum, ...]:
-        """The sums of a round, with what a patient adds at most."""
+        """The sums of a round, with what a patient adds at most; exact ones on a finer grid."""
+        asked = self._asks(round_)
+        return tuple(replace(a, limit=a.limit / 2**20) for a in asked) if self.exact else asked
+
+    def _asks(self, round_: int) -> tuple[Sum, ...]:
         d = len(self.terms)
         square = d * (d + 1) // 2
         steepest = LINKS[self.family].steepest / (self.unit if self.family == "linear" else 1.0)
         late = round_ > FIRST + 1
-        each = SHARES["gradient"] / (STEPS + 1 - FIRST) if late else SHARES["early"] / FIRST
+        each = SHARES["gradient"] / (self.steps + 1 - FIRST) if late else SHARES["early"] / FIRST
         gradient = Sum("gradient", d, self.radius, each)
         if round_ == 1:
             return (
                 Sum("centre", d, math.sqrt(d), SHARES["centre"]),
                 Sum("gram", square, self.radius**2, SHARES["gram"]),
             )
-        if round_ <= STEPS + 1:
-            return (gradient,)
+        curvature = Sum("curvature", square, self.radius**2 * steepest, SHARES["curvature"])
+        if round_ <= self.steps + 1:
+            return (gradient, curvature) if self.exact else (gradient,)
         return (
             gradient,
-            Sum("curvature", square, self.radius**2 * steepest, SHARES["curvature"]),
+            curvature,
             Sum("weights", 3, math.sqrt(3), SHARES["weights"]),
         )
 
@@ -234,7 +253,7 @@ class Regression(Statistic):
                     x[:, at + i - 1] = cell == i
                 used &= cell < count
                 at += count - 1
-        if self.sites == "fixed":
+        if self.sites != "none":
             x[:, at:] = np.array(list(self.public.sizes)[1:]) == site
         return x, used
 
@@ -254,6 +273,12 @@ class Regression(Statistic):
             y = (y - middle) / self.scale
         return y, offset, known & there
 
+    def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
+        """As every statistic; never exact where there is a promise."""
+        if self.exact and session.noise is not None:
+            raise StudyError("associate: exact = true needs a study without a promise")
+        return super().site_step(session, own, message)
+
     def adds(self, ask: Sum, data: Patients, site: str, message: Arrays) -> Rows:
         """What rows add to a sum."""
         x, used = self.design(data, site)
@@ -268,17 +293,21 @@ class Regression(Statistic):
             x = (x - np.asarray(message["centre"])) * np.asarray(message["length"])
             x[:, 0] = 1.0
         mallows = np.minimum(1.0, self.radius**2 / np.maximum((x * x).sum(axis=1), 1e-12))
+        if self.exact:
+            mallows = np.ones(data.rows)
         if ask.name == "gram":
             return triangle(x), weight * mallows
         link = LINKS[self.family]
         eta = x @ np.asarray(message["b"]) + offset
-        r = np.clip((y - link.mean(eta)) / self.unit, -1, 1)
+        r = (y - link.mean(eta)) / self.unit
+        r = r if self.exact else np.clip(r, -1, 1)
         if ask.name == "gradient":
             return x, weight * mallows * r
         if ask.name == "weights":
             return np.stack([r * r, mallows**2, mallows], axis=1), weight
-        most = next(one.limit for one in self.asks(STEPS + 2) if one.name == "curvature")
-        slope = np.minimum(link.slope(eta) / self.unit, most / self.radius**2)
+        most = next(one.limit for one in self.asks(self.rounds) if one.name == "curvature")
+        slope = link.slope(eta) / self.unit
+        slope = slope if self.exact else np.minimum(slope, most / self.radius**2)
         return triangle(x), weight * mallows * slope
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
@@ -297,10 +326,10 @@ class Regression(Statistic):
             new["b"], new["mean_b"], new["mean_g"] = (np.zeros(d) for _ in range(3))
             return new
         if round_ > FIRST + 1:
-            late = STEPS + 1 - FIRST
+            late = self.steps + 1 - FIRST
             new["mean_b"] = new["mean_b"] + new["b"] / late
             new["mean_g"] = new["mean_g"] + new["gradient"] / late
-        if round_ <= STEPS + 1:
+        if round_ <= self.steps + 1:
             new["b"] = np.clip(new["b"] + self._step(new), -FARTHEST, FARTHEST)
         return new
 
@@ -314,6 +343,8 @@ class Regression(Statistic):
     def _step(self, state: State) -> Floats:
         """A damped Newton step with the first round's curvature, ridged by its noise."""
         curve = self._first_curvature(state)
+        if self.exact:
+            curve = symmetric(np.asarray(state["curvature"]), len(self.terms))
         step = np.linalg.solve(curve, state["gradient"])
         return np.asarray(step / max(1.0, float(np.abs(step).max()) / 2))
 
@@ -327,15 +358,16 @@ class Regression(Statistic):
 
     def figures(self, state: State) -> dict[str, object]:
         """Coefficients with intervals and p-values; per unit of a number as declared."""
-        gradient, curvature, _ = self.asks(STEPS + 2)
+        gradient, curvature, _ = self.asks(self.rounds)
         d = len(self.terms)
         h = symmetric(np.asarray(state["curvature"]), d)
         s_h = self.noise_of(curvature)
-        s_g = self.noise_of(gradient) / math.sqrt(STEPS + 1 - FIRST)
+        s_g = self.noise_of(gradient) / math.sqrt(self.steps + 1 - FIRST)
         found: dict[str, object] = {"family": self.family, "terms": {}, "withheld": False}
         if np.linalg.eigvalsh(h)[0] <= 3 * s_h:
             return {**found, "withheld": True}
-        v = np.linalg.solve(h, np.asarray(state["mean_g"]))
+        last = "" if self.exact else "mean_"
+        v = np.linalg.solve(h, np.asarray(state["gradient" if self.exact else "mean_g"]))
         inner = self._meat(h, np.asarray(state["weights"]), float(state["people"]))
         inner = inner + s_g**2 * np.eye(d) + s_h**2 / 2 * (v @ v * np.eye(d) + np.outer(v, v))
         inverse = np.linalg.inv(h)
@@ -343,7 +375,10 @@ class Regression(Statistic):
         change = np.diag(np.asarray(state["length"]))
         change[0, 1:] = -np.asarray(state["centre"])[1:] * np.asarray(state["length"])[1:]
         spread = change @ inverse @ inner @ inverse @ change.T
-        b = change @ (np.asarray(state["mean_b"]) + v)
+        b = change @ (np.asarray(state[f"{last}b"]) + v)
+        if self.sites == "random":
+            b, spread, apart = random_sites(b, spread, len(self.public.sizes))
+            found["site_deviation"] = apart * (self.scale if self.family == "linear" else 1.0)
         return {**found, "terms": self._rows(b, np.sqrt(np.diag(spread)))}
 
     def _meat(self, h: Floats, weights: Floats, people: float) -> Floats:
@@ -352,14 +387,15 @@ class Regression(Statistic):
         squares, second, first = weights.tolist()
         ratio = min(1.0, max(0.05, second / max(first, 1.0)))
         if self.family == "linear":
-            return np.asarray(h * ratio * self.unit * max(squares / people, 1e-6))
+            free = max(people - len(self.terms), 1.0)
+            return np.asarray(h * ratio * self.unit * max(squares / free, 1e-6))
         return np.asarray(h * ratio / self.unit)
 
     def _rows(self, b: Floats, error: Floats) -> dict[str, dict[str, object]]:
         units = {place.name: place.feature for place in self.covariates}
         size = self.scale if self.family == "linear" else 1.0
         rows: dict[str, dict[str, object]] = {}
-        for term, value, sd in zip(self.terms, b.tolist(), error.tolist(), strict=True):
+        for term, value, sd in zip(self.terms[: len(b)], b.tolist(), error.tolist(), strict=True):
             feature = units.get(term)
             per = 1.0
             if isinstance(feature, Number):
@@ -377,6 +413,31 @@ class Regression(Statistic):
                 row["ratio_interval"] = [math.exp(value - Z95 * sd), math.exp(value + Z95 * sd)]
             rows[term] = row
         return rows
+
+
+def random_sites(b: Floats, spread: Floats, sites: int) -> tuple[Floats, Floats, float]:
+    """The mean intercept and the coefficients with their covariance, and the deviation of the sites'
+    intercepts, from the estimates of a regression with an intercept for every site but the first."""
+    d, rest = len(b), len(b) - (sites - 1)
+    z = np.eye(d)[:, :rest]
+    s = np.zeros((d, sites))
+    s[0, 0], s[rest:, 0], s[rest:, 1:] = 1.0, -1.0, np.eye(sites - 1)
+
+    def fit(variance: float) -> tuple[float, Floats, Floats]:
+        whole = spread + variance * s @ s.T
+        inverse = np.linalg.inv(whole)
+        inner = np.linalg.inv(z.T @ inverse @ z)
+        mean = inner @ z.T @ inverse @ b
+        left = b - z @ mean
+        sizes = np.linalg.slogdet(whole)[1] - np.linalg.slogdet(inner)[1]
+        return float(sizes + left @ inverse @ left), mean, np.asarray(inner, np.float64)
+
+    top = 10.0 * float(np.var(b[rest:]) + b[rest:] @ b[rest:] / max(1, sites - 1)) + 1e-6
+    best = minimize_scalar(lambda v: fit(v)[0], bounds=(0.0, top), method="bounded",
+                           options={"xatol": 1e-10})  # fmt: skip
+    variance = float(best.x) if best.fun < fit(0.0)[0] else 0.0
+    _, mean, inner = fit(variance)
+    return mean, inner, math.sqrt(variance)
 
 
 def triangle(x: Floats) -> Floats:
@@ -405,7 +466,8 @@ class Associated(Settings):
     on: tuple[str, ...] = ()
     of: str = ""
     offset: str = ""
-    sites: Literal["none", "fixed"] = "none"
+    sites: Literal["none", "fixed", "random"] = "none"
+    exact: bool = False
     honest: float = Setting(default=0.5, gt=0, le=1)
 
 
@@ -434,6 +496,9 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
             (Cell(term), cell, Cell(significant(row["coefficient"])), Cell(p_value(row["p"])))
         )
     remark = "Small: 95 % intervals; they and the p-values count the noise."
+    if "site_deviation" in found:
+        apart = significant(found["site_deviation"])
+        remark += f" Sites' intercepts are random, with a standard deviation of {apart}."
     if found["withheld"]:
         remark = (
             "Withheld: the noise is too large for these covariates and patients. Ask about fewer "

@@ -307,6 +307,18 @@ def test_models_of_the_coordinator_s_choice_are_not_scored(exact, tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("exact", ["figures", "scores"])
+def test_no_exact_figure_of_a_real_patient_leaves_under_a_promise(exact, tmp_path):
+    """Measured before: with `exact_metrics` in the site's own file, labels and risks of all test
+    patients left, uncharged."""
+    asked = rig.study(evaluation={"holdout": 0.5})
+    at = rig.site(tmp_path, "north", rig.people(64), asked, exact=exact)
+    rig.join(at, asked)
+    header, body = rig.score(at, asked, {"params": np.zeros(5, np.float32)})
+    at.close()
+    assert (header["ok"], header["reason"], body) == (False, "EXACT", b"")
+
+
 @pytest.mark.parametrize("exact", ["none", "figures", "scores"])
 @pytest.mark.parametrize("method", ["fedavg", "fedadam"])
 def test_no_score_of_a_model_without_noise_leaves(method, exact, tmp_path):

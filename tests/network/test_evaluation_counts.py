@@ -1,5 +1,8 @@
-"""Test patients in a federation on real tables: noisy counts that are paid for once, and nothing
-else."""
+"""Test patients in a federation on real tables: one noisy evaluation that is paid for once, and
+nothing else."""
+
+import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -7,18 +10,17 @@ from support.bench import NAMES, Bench, params, reason, the_study
 from test_witness import Carrier
 
 from suture.engine import conduct
-from suture.evaluation.metrics import BINS
-from suture.methods.fedavg import FedAvg
 from suture.network.coordinator import Remote
-from suture.network.witnesses import WINDOW
-from suture.protection.envelope import unseal
+from suture.privacy.ledger.ledger import Ledger
+from suture.protection.envelope import seal, unseal
+from suture.statistics.evaluation import BINS, FINE
 
-ACCOUNT = "cardio/fedavg/evaluation"
+ACCOUNT, EVALUATION = "cardio/fedavg", "fedavg+evaluation"
 
 
 @pytest.fixture
 def study():
-    return the_study(evaluation={"epsilon": 3.0})
+    return the_study()
 
 
 @pytest.fixture
@@ -29,54 +31,93 @@ def bench(tmp_path, study, monkeypatch):
     found.close()
 
 
-def paid(bench, site="boston"):
-    return [round_ for account, round_ in bench.charges(site) if account == ACCOUNT]
+def model(study, value=0.0):
+    return {"params": params(study, value)}
 
 
-def test_the_result_has_an_auc_from_counts_that_every_site_has_paid_for_once(
-    bench, study, tmp_path
-):
+def second(study):
+    """Bins and a way to send counts, as a server of its own mind may choose them."""
+    return {
+        **model(study),
+        "edges": np.linspace(-4, 4, BINS - 1),
+        "strategy": np.stack([np.eye(BINS)] * 2),
+    }
+
+
+def evaluate(bench, study, state, round_=1, site="boston"):
+    return bench.step(site, study, round_, seal(state), method=EVALUATION)
+
+
+def spent(bench, site="boston"):
+    with closing(Ledger.read(bench.folder / site / "ledger.sqlite")) as ledger:
+        return ledger.spent(ACCOUNT)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_run_pays_for_one_evaluation_within_its_epsilon(masked, tmp_path, monkeypatch):
+    monkeypatch.setenv("SUTURE_WITNESS", str(tmp_path / "witness"))
+    study = the_study(protection={"sum": "masked", "spare": 0} if masked else {})
+    bench = Bench(tmp_path, study)
     found = conduct.run(study, base=tmp_path, engine=Remote(Carrier(bench)))
-    assert 0.0 <= found.data["metrics"]["global"]["auc"] <= 1.0
+    metrics = found.data["metrics"]
+    assert metrics["evaluation"]["epsilon"] <= 1.0  # a quarter of the study's 4
+    assert metrics["global"]["auc"] is None  # 40 patients: withheld at this noise
+    assert found.data["release"]["exact"] is False
+    assert "rows" not in json.dumps(metrics)
     for name in NAMES:
-        assert paid(bench, name) == [study.method.rounds]
+        rounds = [round_ for account, round_ in bench.charges(name) if account == ACCOUNT]
+        assert rounds == [*range(1, study.method.rounds + 1), 1, 2]
+        assert 3.9 < spent(bench, name) <= 4.0
+        assert found.privacy["sites"][name] == pytest.approx(spent(bench, name))
+    bench.close()
+
+
+def test_no_exact_score_of_a_real_patient_leaves_whatever_the_site_s_file_says(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SUTURE_WITNESS", str(tmp_path / "witness"))
+    for exact in ("none", "figures", "scores"):
+        study = the_study(name=exact)
+        bench = Bench(tmp_path / exact, study, exact_metrics=exact)
+        bench.joined(study)
+        for round_ in range(1, study.method.rounds + 1):
+            assert reason(bench.score("boston", study, round_=round_)) == "EXACT"
+        assert reason(bench.score("boston", study, round_=1, method=EVALUATION)) == "EXACT"
+        assert bench.charges("boston") == []
+        bench.close()
 
 
 def test_the_same_model_again_is_free_and_gets_the_same_bytes(bench, study):
     bench.joined(study)
-    first = bench.score("boston", study)
+    first = evaluate(bench, study, model(study))
     assert first.header["ok"]
-    assert unseal(first.body)["counts"].shape == (2 * BINS,)
-    assert bench.score("boston", study).body == first.body
+    assert unseal(first.body)["fine"].shape == (FINE,)
+    assert evaluate(bench, study, model(study)).body == first.body
     bench.start("boston")
     head = bench.open("boston", study).header["head"]
     assert bench.join("boston", study, bench.words(study, head)).header["ok"]
-    again = bench.score("boston", study)
-    assert again.body == first.body
-    assert again.header["noise"] == first.header["noise"]
-    assert paid(bench) == [study.method.rounds]
+    assert evaluate(bench, study, model(study)).body == first.body
+    assert bench.charges("boston") == [(ACCOUNT, 1)]
 
 
-def test_another_model_for_the_round_is_refused(bench, study):
+def test_each_round_scores_one_model(bench, study):
     bench.joined(study)
-    assert bench.score("boston", study).header["ok"]
-    assert reason(bench.score("boston", study, {"params": params(study, 1.0)})) == "ANSWERED"
-    assert reason(bench.score("boston", study, groups=True)) == "ANSWERED"
-    for round_ in range(1, study.method.rounds):
-        assert reason(bench.score("boston", study, round_=round_)) == "EXACT"
-    for round_ in (0, -1, study.method.rounds + 1):
-        assert reason(bench.score("boston", study, round_=round_ or -2)) in ("EXACT", "TURN")
-    assert reason(bench.score("boston", study, seed=study.seed + 1)) == "TURN"
-    assert paid(bench) == [study.method.rounds]
+    assert evaluate(bench, study, model(study)).header["ok"]
+    assert reason(evaluate(bench, study, model(study, 1.0))) == "ANSWERED"
+    assert evaluate(bench, study, second(study), 2).header["ok"]
+    assert reason(evaluate(bench, study, {**second(study), **model(study, 1.0)}, 2)) == "ANSWERED"
+    for round_ in (0, 3, study.method.rounds):
+        assert reason(evaluate(bench, study, second(study), round_)) in ("TURN", "REQUEST")
+    assert len(bench.charges("boston")) == 2
 
 
-def test_nothing_about_test_patients_without_it(tmp_path, monkeypatch):
+def test_without_it_nothing_about_test_patients_leaves(tmp_path, monkeypatch):
     monkeypatch.setenv("SUTURE_WITNESS", str(tmp_path / "witness"))
-    study = the_study()
+    study = the_study(evaluation={"epsilon": 0.0})
     bench = Bench(tmp_path, study)
     bench.joined(study)
-    for round_ in range(1, study.method.rounds + 1):
-        assert reason(bench.score("boston", study, round_=round_)) == "EXACT"
+    assert reason(evaluate(bench, study, model(study))) == "TURN"
+    assert reason(bench.score("boston", study)) == "EXACT"
     assert bench.charges("boston") == []
     bench.close()
 
@@ -88,60 +129,21 @@ def test_nothing_about_test_patients_without_it(tmp_path, monkeypatch):
         {"params": np.zeros(0, np.float32)},
         {"params": np.zeros(500, np.float32)},
         {"params": np.zeros((5, 1), np.float32)},
-        {"params": np.float32(1.0)},
+        {"params": np.full(4, np.nan, np.float32)},
         {"other": np.zeros(5, np.float32)},
     ],
 )
 def test_a_model_of_another_shape_is_refused_before_anything_is_paid(bench, study, state):
     bench.joined(study)
-    assert reason(bench.score("boston", study, state)) == "MESSAGE"
-    assert paid(bench) == []
-    assert bench.score("boston", study).header["ok"]  # and the round's only answer is not used up
+    assert reason(evaluate(bench, study, state)) == "MESSAGE"
+    assert bench.charges("boston") == []
 
 
-@pytest.mark.parametrize(
-    "texts", [{"params": ["a"]}, {"params": "a"}, {"params": [1]}, {"params": [["a"]]}]
-)
-def test_texts_in_place_of_numbers_are_refused(bench, study, texts):
+def test_a_strategy_of_the_server_s_choice_does_not_raise_what_a_patient_adds(bench, study):
+    """Every entry of A at 1 would let a patient add 24 columns: the door clips to the limit."""
     bench.joined(study)
-    assert reason(bench.score("boston", study, texts=texts)) in ("MESSAGE", "REQUEST")
-    assert paid(bench) == []
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_weights_beyond_all_bounds_are_scored_like_any_others(bench, study, value):
-    """What is no number is risk 0: no patient decides whether there is an answer."""
-    bench.joined(study)
-    assert bench.score("boston", study, {"params": params(study, value)}).header["ok"]
-
-
-def test_each_patient_is_scored_alone(bench, study, monkeypatch):
-    """A row's last digit may hang on the rows beside it, which would move other patients over a
-    bin's edge."""
-    bench.joined(study)
-    seen = []
-
-    def predict(self, state, own, x, site):
-        seen.append(len(x))
-        return np.zeros(len(x), np.float32)
-
-    monkeypatch.setattr(FedAvg, "predict", predict)
-    assert bench.score("boston", study).header["ok"]
-    assert set(seen[2:]) == {1}  # after two made-up ones
-    assert len(seen) > 12
-
-
-def test_scores_are_witnessed_as_rounds_are(tmp_path, monkeypatch):
-    """Found: any number of them was paid for without a peer's word, and a restored home would have
-    forgotten them all."""
-    monkeypatch.setenv("SUTURE_WITNESS", str(tmp_path / "witness"))
-    study = the_study(evaluation={"epsilon": 3.0, "seeds": WINDOW + 1})
-    bench = Bench(tmp_path, study)
-    bench.joined(study)
-    for seed in range(study.seed, study.seed + WINDOW):
-        last = bench.score("boston", study, seed=seed)
-        assert last.header["ok"]
-    assert reason(bench.score("boston", study, seed=study.seed + WINDOW)) == "WITNESS"
-    words = bench.words(study, last.header["head"])
-    assert bench.score("boston", study, seed=study.seed + WINDOW, vouched=words).header["ok"]
-    bench.close()
+    assert evaluate(bench, study, model(study)).header["ok"]
+    loud = {**second(study), "strategy": np.ones((2, BINS, BINS))}
+    answer = evaluate(bench, study, loud, 2)
+    assert answer.header["ok"]
+    assert spent(bench) <= 1.0

@@ -38,7 +38,7 @@ SIZES = {"a": 300, "b": 200, "c": 100}
 FOLLOWED = replace(public(SIZES), outcome=SURVIVAL)
 EVERY = {
     "describe": (TableOne(public(SIZES), by=("sex",)), 1),
-    "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by="sex"), 2),
+    "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by=("sex",)), 2),
     "survive": (Survival(public(SIZES), time="age", by="sex"), 2),
     "follow-up": (Survival(FOLLOWED, by="sex"), 2),
     "prognosis": (Prognosis(FOLLOWED, network=Hazards((SCHEMA.width, 8))), 2),

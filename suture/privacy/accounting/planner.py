@@ -265,9 +265,15 @@ def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> Dp
 
 @lru_cache(maxsize=4096)
 def noise_for(
-    epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    accountant: str = "pld",
+    beside: NormalForm = (),
 ) -> float:
-    """The smallest noise multiplier, to four figures, whose ``steps`` steps cost at most epsilon.
+    """The smallest noise multiplier, to four figures, whose ``steps`` steps cost at most epsilon,
+    together with what is released ``beside`` them.
 
     >>> noise_for(13.4, 1e-5, 32 / 1270, 500 * 40)
     1.572
@@ -280,7 +286,8 @@ def noise_for(
     normal_form(dpsgd_event(1.0, sampling_rate, steps))
 
     def cost(noise: float) -> float:
-        return epsilon_of(((Step(GAUSSIAN, noise, sampling_rate), steps),), delta, accountant)
+        steps_of = ((Step(GAUSSIAN, noise, sampling_rate), steps),)
+        return epsilon_of(add(steps_of, beside), delta, accountant)
 
     def excess(log_noise: float) -> float:
         return math.log(min(max(cost(math.exp(log_noise)), 1e-12), 1e12) / epsilon)
@@ -318,11 +325,11 @@ def steps_that_fit(
 
 
 @lru_cache(maxsize=4096)
-def rounds_that_fit(one: NormalForm, budget: Budget) -> int:
-    """How many rounds of this normal form fit the budget."""
+def rounds_that_fit(one: NormalForm, budget: Budget, beside: NormalForm = ()) -> int:
+    """How many rounds of this normal form fit the budget, with what is released ``beside`` them."""
     steps = sum(count for _, count in one)
     return largest(
-        lambda n: epsilon_of(times(one, n), budget.delta, budget.accountant),
+        lambda n: epsilon_of(add(times(one, n), beside), budget.delta, budget.accountant),
         budget.epsilon,
         guess=max(1, 1024 // steps),
         limit=max(1, _MOST_STEPS // steps),
@@ -333,8 +340,9 @@ def rounds_that_fit(one: NormalForm, budget: Budget) -> int:
 class SitePlan:
     """What one site promises before training.
 
-    ``epsilon`` is the cost of the rounds that the budget pays for: all ``rounds``, unless a budget
-    and a noise multiplier were both fixed and the budget ends first (``rounds_paid`` < ``rounds``).
+    ``epsilon`` is the cost of the rounds that the budget pays for, and of what is released ``beside``
+    them: all ``rounds``, unless a budget and a noise multiplier were both fixed and the budget ends
+    first (``rounds_paid`` < ``rounds``).
     """
 
     site: str
@@ -351,6 +359,13 @@ class SitePlan:
     rounds_paid: int
     schedule: tuple[DpEvent, ...] = ()
     """The event of every round of the site, where rounds differ; else each costs ``event``."""
+    beside: NormalForm = ()
+    """What the same account pays for besides the rounds: the evaluation of the model."""
+
+    @property
+    def whole(self) -> NormalForm:
+        """Everything that the account may be charged."""
+        return add(normal_form(self.spent_after(self.rounds_paid)), self.beside)
 
     def spent_after(self, taken: int, since: int = 0) -> DpEvent:
         """What the site's rounds ``since`` + 1 to ``taken`` cost together."""
@@ -371,6 +386,7 @@ def plan_site(
     accountant: str = "pld",
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
+    beside: NormalForm = (),
 ) -> SitePlan:
     """The promise of one site: noise for a budget, the cost of a noise, or both fixed and the
     rounds that fit.
@@ -389,19 +405,19 @@ def plan_site(
     steps = steps if local_steps is None else min(steps, local_steps)
     noise = noise_multiplier
     if noise is None:
-        noise = noise_for(float(epsilon or 0), delta, rate, steps * rounds, accountant)
+        noise = noise_for(float(epsilon or 0), delta, rate, steps * rounds, accountant, beside)
     event = dpsgd_event(noise, rate, steps)
     one = normal_form(event)
-    paid, whole = rounds, times(one, rounds)
+    paid, whole = rounds, add(times(one, rounds), beside)
     if epsilon is not None and math.isfinite(epsilon):
         budget = Budget(epsilon, delta, accountant)
         if not learn_if_fits(whole, budget):
-            paid = min(rounds, rounds_that_fit(one, budget))
-    cost = epsilon_of(times(one, paid), delta, accountant)
+            paid = min(rounds, rounds_that_fit(one, budget, beside))
+    cost = epsilon_of(add(times(one, paid), beside), delta, accountant)
     if epsilon is None and 0 < cost < math.inf:
         learn_if_fits(whole, Budget(cost, delta, accountant))  # the ledger's budget is this cost
     work = (patients, batch, rate, steps, rounds, noise)
-    return SitePlan(site, *work, cost, delta, accountant, event, paid)
+    return SitePlan(site, *work, cost, delta, accountant, event, paid, (), beside)
 
 
 def plan_schedule(
@@ -413,6 +429,7 @@ def plan_schedule(
     accountant: str = "pld",
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
+    beside: NormalForm = (),
 ) -> SitePlan:
     """The promise of a site whose rounds differ: ``events`` gives each round's event at a noise.
 
@@ -426,7 +443,7 @@ def plan_schedule(
     _stated(site, epsilon, noise_multiplier)
 
     def form(noise: float, rounds: int | None = None) -> NormalForm:
-        return normal_form(compose([(event, 1) for event in events(noise)[:rounds]]))
+        return add(normal_form(compose([(event, 1) for event in events(noise)[:rounds]])), beside)
 
     def cost_of(noise: float, rounds: int | None = None) -> float:
         return epsilon_of(form(noise, rounds), delta, accountant)
@@ -446,7 +463,7 @@ def plan_schedule(
     if epsilon is None and 0 < cost < math.inf:
         learn_if_fits(form(noise), Budget(cost, delta, accountant))
     work = (patients, patients, 1.0, 1, len(schedule), noise)
-    return SitePlan(site, *work, cost, delta, accountant, schedule[0], paid, schedule)
+    return SitePlan(site, *work, cost, delta, accountant, schedule[0], paid, schedule, beside)
 
 
 def _stated(site: str, epsilon: float | None, noise_multiplier: float | None) -> None:

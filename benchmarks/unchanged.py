@@ -4,6 +4,7 @@ reproduction, before and after.
     python benchmarks/unchanged.py record before    # at the old commit
     python benchmarks/unchanged.py record after     # at the new one
     python benchmarks/unchanged.py compare before after
+    python benchmarks/unchanged.py compare before after /study/method/    # a listed change
     python benchmarks/unchanged.py record after fedavg veil-secure paper-veil    # some cases only
 
 `result.json` is compared without what a clock, a machine or a path decides (`VOLATILE`); models are
@@ -208,20 +209,26 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
     return [] if one == other else [f"{at}: {one!r:.60} / {other!r:.60}"]
 
 
-def compare(one: Path, other: Path) -> int:
-    """Print every difference of what ``other`` holds; the number of cases that differ."""
+def compare(one: Path, other: Path, explained: list[str]) -> int:
+    """Print one row per case of ``other``: same, or what differs; returns how many cases differ other
+    than ``explained``, which holds beginnings of the paths of listed changes."""
     names = sorted(path.stem for path in other.glob("*.json"))
-    changed = 0
+    changed, same = 0, 0
     for name in names:
         files = [folder / f"{name}.json" for folder in (one, other)]
         found = [json.loads(file.read_text()) if file.exists() else "absent" for file in files]
         lines = differences(*found)
-        changed += bool(lines)
-        for line in lines[:8]:
-            print(f"{name}{line}")
-        if len(lines) > 8:
-            print(f"{name}: {len(lines) - 8} more")
-    print(f"{len(names) - changed} of {len(names)} cases are the same, byte for byte")
+        counts = {key: sum(key in line.split(": ")[0] for line in lines) for key in explained}
+        left = [line for line in lines if not any(key in line.split(": ")[0] for key in explained)]
+        changed += bool(left)
+        same += not lines
+        listed = ", ".join(f"{key} ({count})" for key, count in counts.items() if count)
+        print(f"{name} | {'DIFFERS' if left else 'same'}{f' but for {listed}' if listed else ''}")
+        for line in left[:8]:
+            print(f"    {line}")
+        if len(left) > 8:
+            print(f"    {len(left) - 8} more")
+    print(f"{same} of {len(names)} cases are the same, byte for byte; {changed} differ unexplained")
     return changed
 
 
@@ -229,4 +236,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "record":
         record(Path(sys.argv[2]).resolve(), sys.argv[3:])
     else:
-        sys.exit(1 if compare(Path(sys.argv[2]), Path(sys.argv[3])) else 0)
+        sys.exit(1 if compare(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]) else 0)

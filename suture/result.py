@@ -143,7 +143,7 @@ class Result:
 
         schema, method = Schema.parse(self.data["model"]["schema"]), declared(self.data["method"])
         x = encode_rows(columns, schema)
-        if method.model == "concepts":
+        if method.readable(schema):
             known = method.concepts(schema)
             logit = (
                 known.matrix(x).astype(np.float64) @ self.model["weights"] + self.model["bias"][0]

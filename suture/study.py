@@ -31,10 +31,11 @@ from pydantic import (
 from suture.errors import StudyError
 from suture.methods import registry
 from suture.methods.registry import MethodSpec
+from suture.models.network import KINDS
 from suture.privacy.canonical import json_text
 from suture.protection.terms import ProtectionSpec
 from suture.schema.outcome import TWO, Classes, Outcome, Positive, Survival
-from suture.schema.table import Schema
+from suture.schema.table import EXAMPLES, Schema
 from suture.site.sources import ConsentSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -119,12 +120,12 @@ class ImagesSpec(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual
-    one."""
+    """A dense network, where ``hidden = []`` is logistic regression, or for images a residual one
+    or a linear model of wavelet scattering."""
 
     model_config = FROZEN
 
-    kind: Literal["dense", "residual"] = "dense"
+    kind: Literal["dense", "residual", "scattering"] = "dense"
     depth: int = Field(default=8, ge=1)
     """Layers of a residual network: 8, 10, 18, 20 or 34."""
     width: int = Field(default=8, ge=1)
@@ -210,8 +211,12 @@ def explain(error: ValidationError) -> str:
     """Pydantic's findings as one line each: where, what was expected, what was found."""
     lines = []
     for problem in error.errors():
-        place = ".".join(str(part) for part in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
+        parts = [str(part) for part in problem["loc"]]
+        if "features" in parts[:-2] and parts[at := parts.index("features") + 2] in EXAMPLES:
+            del parts[at]  # the kind that pydantic tried, which is no level of the file
+        place = ".".join(parts)
+        missing = problem["type"] == "missing"
+        text = "is missing" if missing else problem["msg"].removeprefix("Value error, ")
         found = problem.get("input")
         shown = (
             f", found {found!r}" if isinstance(found, str | int | float | bool) and place else ""
@@ -290,10 +295,10 @@ class Study(BaseModel):
         """A study that asks for the recommended method *is* the study of that method: what a site
         pins and a charter approves says which one, with which settings."""
         if self.method.name == registry.RECOMMENDED:
-            object.__setattr__(self, "method", registry.recommend(self.method, self._facts()))
+            object.__setattr__(self, "method", registry.recommend(self.method, self.facts()))
         return self
 
-    def _facts(self) -> Public:
+    def facts(self) -> Public:
         """What is public about the federation before anybody is asked."""
         from suture import cohorts
         from suture.methods.declared import Public
@@ -316,6 +321,7 @@ class Study(BaseModel):
             epsilon=self.privacy.epsilon if self.privacy else None,
             masked=self.protection.sum == "masked",
             images=schema is not None and schema.image is not None,
+            featured=KINDS[self.model.kind].featured,
             scaling=self.model.scaling,
             delta=self.privacy.delta if self.privacy else Public.delta,
             honest=self.protection.honest_of(len(sites)),
@@ -440,6 +446,11 @@ class Study(BaseModel):
             )
         if self.privacy:
             self._nothing_fitted()
+        elif (self.method.model_extra or {}).get("candidates"):
+            raise ValueError(
+                "method.candidates need [privacy]: without noise the best one on the training "
+                "patients is the one that overfits them most"
+            )
         return self
 
     def _no_classes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -331,3 +332,18 @@ x = { kind = "number", low = 0, high = 1, worse = "high" }
     assert sorted(loaded.train.y.tolist()) == [0, 0, 1, 1]  # the row without an outcome is left out
     with pytest.raises(StudyError, match=r"without study\.classes"):
         study.replace(classes=["<30", ">30"])
+
+
+def test_what_a_draft_leaves_to_a_person_is_named_as_the_file_names_it():
+    features = {"TIME": {"kind": "number"}, "number": {"kind": "number", "low": 0}}
+    with pytest.raises(StudyError) as caught:
+        Study.from_text(
+            '[study]\nname = "s"\noutcome = "y"\n[[site]]\nname = "a"\n[schema]\n[schema.features]\n'
+            + "".join(
+                f"{name} = {{ {', '.join(f'{k} = {json.dumps(v)}' for k, v in one.items())} }}\n"
+                for name, one in features.items()
+            )
+        )
+    text = str(caught.value)
+    assert "schema.features.TIME.low: is missing; schema.features.TIME.high: is missing" in text
+    assert "schema.features.number.high: is missing" in text

@@ -193,11 +193,18 @@ def _subject(study: Study, base: Path, site: str | None) -> Subject:
     plan = planning.plan_of(study, here, study.method.name)
     method, plans = plan.method, plan.sites
     if method.phased:
+        claims = (
+            "its claim is about the sum over all sites, of whose noise one site's message carries a "
+            "share only, so two worlds at one site can neither refute nor support it"
+            if method.needs == "secure sum"
+            else "its rounds ask for votes and counts, for which there is no canary: a patient far "
+            "outside the bounds moves them no more than any other"
+        )
         raise StudyError(
-            f"suture audit tests clipped and noisy updates of local training; {study.method.name} "
-            "sends votes or sums of whole numbers, for which it has no canary. Their mechanisms "
-            "are checked by enumeration (docs/veil.md, How the theorems are checked); audit a "
-            f"study with another method, for example {MethodSpec().name}"
+            "suture audit tests what one site's local training sends in the first round; "
+            f"{study.method.name} spends its budget over rounds of several kinds, and {claims}. Its "
+            "mechanisms are held by enumeration and by audits of their own (docs/audit.md, What is "
+            f"not audited); audit a study with another method, for example {MethodSpec().name}"
         )
     names = [place.name for place in here.places]
     if site is not None and (site not in names or method.pooled):

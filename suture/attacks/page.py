@@ -6,8 +6,10 @@ Pictures show generated or public records only, never a site's rows (see
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 from rich.console import Console
@@ -23,42 +25,8 @@ BELOW = "ε of the whole study, all spent on this one message"
 BELOW_TRAINING = "ε of the training"
 LEAST_SHOWN = 0.005
 """Where a logarithmic axis ends."""
-INVERSION_REFERENCES = (
-    "Phong, Aono, Hayashi, Wang, Moriai (2018). Privacy-Preserving Deep Learning via Additively "
-    "Homomorphic Encryption. IEEE TIFS.",
-    "Geiping, Bauermeister, Dröge, Moeller (2020). Inverting Gradients: How Easy Is It to Break "
-    "Privacy in Federated Learning? NeurIPS.",
-    "Dimitrov, Baader, Müller, Vechev (2024). SPEAR: Exact Gradient Inversion of Batches in "
-    "Federated Learning. NeurIPS.",
-)
-MEMBERSHIP_REFERENCES = (
-    "Carlini, Chien, Nasr, Song, Terzis, Tramèr (2022). Membership Inference Attacks From First "
-    "Principles. IEEE S&P.",
-    "Humphries, Oya, Tulloch, Rafuse, Goldberg, Hengartner, Kerschbaum (2023). Investigating "
-    "Membership Inference Attacks under Data Dependencies. IEEE CSF.",
-    "Kairouz, Oh, Viswanath (2015). The Composition Theorem for Differential Privacy. ICML.",
-)
-HOW_INVERTED = (
-    "The adversary holds the model that was sent to the hospital and the update that came back, "
-    "about a single record. The first layer's gradient is the record times a factor, and the "
-    "bias's gradient is that factor: their ratio is the record. Under noise the same attack takes "
-    "the closest such product in least squares."
-)
-HOW_JUDGED = (
-    "Chance is guessing the population's mean. The best possible guess belongs to an adversary who "
-    "knows the population, the model and the noise, and averages over all records it might have "
-    "been; it can never be worse than chance on average, and how far it is below is what the "
-    "message really gives away."
-)
-BATCHES = (
-    "The gradient of a few records spans the same space as the records do, so few numbers are left "
-    "to find: by the units that each record leaves inactive, or by a least-squares fit of the "
-    "model's own backward pass. Where both fail it is luck, not protection."
-)
-HOW_ATTACKED = (
-    "The adversary knows every other patient, trains shadow models with and without the carrier, "
-    "fits a normal distribution to what is observed in each case, and decides by the likelihood "
-    "ratio, on runs that are not among the shadows."
+TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("page.toml").read_text("utf-8")
 )
 
 
@@ -88,7 +56,7 @@ def render(found: Found, charts: Mapping[str, Figure] | None = None) -> str:
         "name": "Membership inference" if of_membership else "Gradient inversion",
         "headline": headline(found),
         "parts": _membership_parts(found) if of_membership else _inversion_parts(found, pictures),
-        "references": MEMBERSHIP_REFERENCES if of_membership else INVERSION_REFERENCES,
+        "references": TEXTS["membership" if of_membership else "inversion"]["references"],
         "meaning": found["meaning"] + ".",
     }
     return fill("attacks.html", context, charts, captions, f"attack-{found['attack']}")
@@ -153,11 +121,12 @@ def _noise(level: Found) -> str:
 
 def _inversion_parts(found: Found, pictures: list[str]) -> list[Found]:
     *tables, batches = _inversion_tables(found)
-    judged = [HOW_JUDGED, *found["left_out"]]
+    texts = TEXTS["inversion"]
+    judged = [texts["judged"], *found["left_out"]]
     return [
-        _part("One record, seen through its update", [HOW_INVERTED], pictures, []),
+        _part("One record, seen through its update", [texts["how"]], pictures, []),
         _part("How much is learned, against ε", judged, ["errors", "line-up"], tables),
-        _part("Several records in one unprotected update", [BATCHES], [], [batches]),
+        _part("Several records in one unprotected update", [texts["batches"]], [], [batches]),
     ]
 
 
@@ -199,7 +168,7 @@ def _membership_parts(found: Found) -> list[Found]:
         f"{training['steps']} steps of DP-SGD with batches of {training['batch']}; "
         f"{found['runs']:,} trainings with and as many without the carrier at each ε."
     )
-    texts, tables = [setting, HOW_ATTACKED], [_membership_table(found)]
+    texts, tables = [setting, TEXTS["membership"]["how"]], [_membership_table(found)]
     return [_part("Was the carrier in the table?", texts, ["advantage", "strict"], tables)]
 
 

@@ -1,4 +1,5 @@
-"""``suture explain``: one patient's risk, one radiograph, or where a model looks at each hospital."""
+"""``suture explain``: one patient's risk, one radiograph, or where a model looks at each hospital; and
+``suture segment``, the U-Net for lungs and heart that it can use."""
 
 from __future__ import annotations
 
@@ -115,3 +116,21 @@ def _tell(found: dict[str, Any]) -> None:
     for key in ("page", "picture", "capture"):
         if key in found:
             typer.echo(found[key])
+
+
+@command(app, "suture segment --out lungs.npz")
+def segment(
+    out: Annotated[Path, option("Where to write the weights (.npz).")] = Path("lungs.npz"),
+    images: Annotated[int, option("Generated radiographs to train on.")] = 600,
+    epochs: Annotated[int, option("Passes over them.")] = 4,
+    seed: Annotated[int, option("Of the generated patients and the first weights.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train a small U-Net for lung and heart regions on generated radiographs, for suture explain
+    --unet."""
+    from suture.explain.regions import train_segmentation
+
+    found = train_segmentation(out, images=images, epochs=epochs, seed=seed, say=say)
+    dice = ", ".join(f"{name} {value:.3f}" for name, value in found["dice"].items())
+    shown = f"Dice on {found['tested']} generated images of other patients: {dice}"
+    answer(found, as_json, shown, str(found["weights"]))

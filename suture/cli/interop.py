@@ -1,4 +1,5 @@
-"""``suture interop``: which hospital's columns differ, before training or after it."""
+"""``suture interop`` and ``join``: which hospital's columns differ, before training or after it; and a
+hospital that comes after training and fits its own layers."""
 
 from __future__ import annotations
 
@@ -51,3 +52,20 @@ def interop(
         target = out or Path(str(folder))
     written = write_report(found, target)
     answer({**found, "written": written}, as_json, lambda _: print_interop(found, written))
+
+
+@command(app, 'suture join runs/heart heart.toml --site "VA Long Beach"')
+def join(
+    folder: Annotated[Path, argument("The folder of a finished ifedavg run.", "RUN")],
+    study: Annotated[Path, argument("A study file that holds the new site.", "STUDY")],
+    site: Annotated[str, option("The hospital that joins; only its rows are read.")],
+    rounds: Annotated[int, option("Rounds of fitting.")] = 100,
+    out: Annotated[Path | None, option("Where to write. Default: joined/SITE.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a late hospital's own layers around a finished run's network: at the hospital, nothing is
+    sent."""
+    from suture.interop.join import join as fit
+    from suture.report.console import print_join
+
+    answer(fit(folder, study, site=site, rounds=rounds, out=out), as_json, print_join)

@@ -31,17 +31,8 @@ if TYPE_CHECKING:
 
 SUBSET = 7
 """The exit code of a run that finished, but in which some site missed rounds."""
-_SHOWN = [
-    "release",
-    "name",
-    "method",
-    "metrics",
-    "privacy",
-    "communication",
-    "comparison",
-    "ready",
-    "warnings",
-]
+_SHOWN = ("release", "name", "method", "metrics", "privacy", "communication", "comparison", "ready",
+          "warnings")  # fmt: skip
 
 app = group()
 

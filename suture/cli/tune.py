@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from suture.cli.options import (
     Json,
@@ -45,8 +44,11 @@ def tune(
     study: StudyFile,
     *,
     trials: Annotated[
-        int, option("Trials for each method, those of an interrupted search included.")
-    ] = 50,
+        int | None,
+        option(
+            "Trials per method, earlier ones included. Default: 50; on own patients 3 candidates."
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         option("Methods, separated by commas, as many trials each. Default: the study's."),
@@ -72,22 +74,40 @@ def tune(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search settings with Optuna; ends with a study file ready to run. Refused on a site's own
-    patients."""
+    """Search settings with Optuna; ends with a study file ready to run. For a site's own patients it
+    writes a study whose run chooses among a few candidates within its promise."""
+    from suture.errors import StudyError
+    from suture.report.console import print_search
     from suture.study import Study
     from suture.tune.plan import Rule as Taken
+    from suture.tune.plan import own_patients
+    from suture.tune.search import prepare
     from suture.tune.search import tune as search
 
     asked = Study.from_toml(study)
     folder = out or Path("tuned") / asked.name
     pairs = (text.partition("=") for text in only or [])
     values = {key: text.split(",") for key, _, text in pairs}
+    names = dict.fromkeys(listed(method or asked.method.name))
+    if own_patients(asked, on):
+        if out is not None:
+            raise StudyError("--out: the new study is written beside this one, whose paths it uses")
+        made = [
+            prepare(asked, study.with_name(f"{study.stem}-{name}.toml"), name, trials or 3, values)
+            for name in names
+        ]
+        answer({"methods": made}, as_json)
+        for one in () if as_json else made:
+            say(f"{one['method']}: {one['candidates']} candidates; nothing was read or charged")
+            say(f"privacy: {one['privacy_cost']}")
+            say(f"next: suture run {one['study']}")
+        return
     with interruptible("the same command goes on with the search"):
         found = [
             search(
                 asked,
                 out=folder / name,
-                trials=trials,
+                trials=50 if trials is None else trials,
                 method=name,
                 on=on,
                 size=size,
@@ -97,35 +117,6 @@ def tune(
                 say=say,
                 rule=Taken(**asdict(rule)),
             )
-            for name in dict.fromkeys(listed(method or asked.method.name))
+            for name in names
         ]
-    answer({"methods": found}, as_json)
-    for one in () if as_json else found:
-        _show(one)
-
-
-def _show(found: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console = console if console.is_terminal else Console(width=140)
-    rows = sorted(
-        (row for row in found["rows"] if row["state"] in ("best", "finished")),
-        key=lambda row: row["state"],
-    )
-    best, metric = rows[0], found["metric"]
-    rows = [best, *sorted(rows[1:], key=lambda row: -row[metric])]
-    title = f"{found['method']}: {found['trials']} trials; taken: {found['rule']}"
-    table = Table(title=title, title_justify="left")
-    for name in best:
-        table.add_column(name.split(".")[-1], justify="left" if name == "state" else "right")
-    for row in rows[:10]:
-        cells = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values())
-        table.add_row(*cells)
-    console.print(table)
-    ended = f"{found['ended_early']} ended early, {found['failed']} failed, {found['seconds']:.0f} s of training"
-    console.print(f"{ended}. Searched on {found['searched_on']}.", highlight=False)
-    console.print(f"Privacy cost of the search: {found['privacy_cost']}.", highlight=False)
-    console.print(f"table: {found['table']}", highlight=False, soft_wrap=True)
-    console.print(f"next: suture run {found['study']}", highlight=False, soft_wrap=True)
+    answer({"methods": found}, as_json, lambda _: print_search(found))

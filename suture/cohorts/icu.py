@@ -7,8 +7,9 @@ What is printed, counted and chosen: docs/ready-federations.md.
 from __future__ import annotations
 
 import csv
+import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,35 +40,16 @@ class _Reading(NamedTuple):
     swing: float = 0.0  # of a vital sign: its scale of variation within a day, for the schema
 
 
-VITALS = {
-    "heart_rate": _Reading("Heart rate", "/min", (30, 200), (60, 100), (50,), (110, 130), 8),
-    "respiratory_rate": _Reading(
-        "Respiratory rate", "/min", (4, 60), (12, 20), (10,), (25, 30), 3.2
-    ),
-    "spo2": _Reading("Oxygen saturation", "%", (60, 100), (94, 100), (88, 92), (), 1.4),
-    "temperature": _Reading("Temperature", "°C", (32, 42), (36, 37.8), (35.5,), (38.3,), 0.35),
-    "systolic_bp": _Reading("Systolic pressure", "mmHg", (50, 230), (100, 140), (90,), (180,), 11),
-    "diastolic_bp": _Reading("Diastolic pressure", "mmHg", (25, 140), (60, 90), (50,), (110,), 7),
-    "mean_bp": _Reading("Mean arterial pressure", "mmHg", (35, 160), (70, 105), (60, 65), (), 8),
-}
-LABS = {
-    "lactate": _Reading("Lactate", "mmol/L", (0.2, 20), (0.5, 2), (), (4,)),
-    "creatinine": _Reading("Creatinine", "mg/dL", (0.2, 15), (0.6, 1.3), (), (2, 3.5)),
-    "bun": _Reading("Urea nitrogen", "mg/dL", (2, 150), (7, 20), (), (40,)),
-    "bilirubin": _Reading("Bilirubin", "mg/dL", (0.1, 30), (0.2, 1.2), (), (2, 6)),
-    "albumin": _Reading("Albumin", "g/dL", (1, 5.5), (3.5, 5), (2.5,), ()),
-    "sodium": _Reading("Sodium", "mmol/L", (110, 170), (135, 145), (130,), (150,)),
-    "potassium": _Reading("Potassium", "mmol/L", (2, 8), (3.5, 5), (3,), (5.5,)),
-    "bicarbonate": _Reading("Bicarbonate", "mmol/L", (5, 45), (22, 28), (18,), (35,)),
-    "glucose": _Reading("Glucose", "mg/dL", (30, 600), (70, 140), (60,), (180, 300)),
-    "haemoglobin": _Reading("Haemoglobin", "g/dL", (4, 20), (12, 17), (7, 9), ()),
-    "platelets": _Reading("Platelets", "K/µL", (5, 800), (150, 400), (50, 100), ()),
-    "white_cells": _Reading("White cells", "K/µL", (0.5, 60), (4, 11), (4,), (15, 25)),
-    "inr": _Reading("INR", "", (0.8, 10), (0.8, 1.2), (), (1.5, 2.5)),
-    "ph": _Reading("Arterial pH", "", (6.8, 7.7), (7.35, 7.45), (7.2, 7.3), (7.55,)),
-    "pao2": _Reading("Arterial oxygen", "mmHg", (30, 400), (75, 100), (60,), ()),
-    "gcs": _Reading("Coma scale", "points", (3, 15), (14, 15), (8, 12), ()),
-}
+def _readings(kind: str) -> dict[str, _Reading]:
+    read = tomllib.loads(Path(__file__).with_name("icu.toml").read_text("utf-8"))[kind]
+    found = {}
+    for name, parts in read.items():
+        tuples: list[Any] = [tuple(part) if isinstance(part, list) else part for part in parts]
+        found[name] = _Reading(*tuples)
+    return found
+
+
+VITALS, LABS = _readings("vitals"), _readings("labs")
 BODY = {"age": (18, 90), "bmi": (12, 60)}
 READ = (*VITALS, *LABS, *BODY)
 """What the statistics hold; mean pressure follows from the other two."""

@@ -6,7 +6,9 @@ Kinds of fault, families, and where the centres' figures come from: docs/ready-f
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,31 +161,8 @@ def _standard(
     return np.asarray(rng.standard_normal(n))
 
 
-PROGNOSIS = {
-    "Guéckédou": (1366, 0.6698), "Monrovia": (1154, 0.5685), "Kalihun": (852, 0.4437),
-    "Donka (EJPDEJ)": (748, 0.4987), "Foya": (450, 0.66), "Bo": (440, 0.3863), "Donka (EFFVXT)": (418, 0.378),
-    "Kerry-Town": (263, 0.4259), "Port-Loko": (181, 0.6575), "Makeni": (176, 0.5682), "Bong": (168, 0.5),
-    "Freetown": (166, 0.5),
-}  # fmt: skip
-"""Table 7: patients and mortality."""
-DIAGNOSIS = {
-    "Donka": (1975, 0.3787), "Guéckédou": (1517, 0.9005), "Kalihun": (1173, 0.7263), "Makeni": (848, 0.2075),
-    "Foya": (564, 0.7979), "Bong": (529, 0.3176), "Bo": (519, 0.8478), "Port-Loko": (477, 0.3795),
-    "Kerry-Town": (275, 0.9564), "Kambia": (217, 0.2166), "Magburaka": (155, 0.2903), "Nzérékoré": (137, 0.5766),
-}  # fmt: skip
-"""Table 8: patients and positivity."""
-
-SIGNS = {
-    "fever": ((0.55, 0.85), (0.80, 0.85)), "fatigue": ((0.60, 0.85), (0.75, 0.88)),
-    "headache": ((0.60, 0.62), (0.64, 0.58)), "muscle_pain": ((0.45, 0.60), (0.55, 0.60)),
-    "vomiting": ((0.40, 0.62), (0.55, 0.64)), "diarrhoea": ((0.30, 0.60), (0.50, 0.70)),
-    "bleeding": ((0.05, 0.16), (0.08, 0.24)), "cough": ((0.40, 0.28), (0.30, 0.28)),
-    "swallowing": ((0.12, 0.30), (0.22, 0.36)), "conjunctivitis": ((0.10, 0.32), (0.26, 0.36)),
-    "hiccups": ((0.04, 0.14), (0.08, 0.22)), "confusion": ((0.04, 0.10), (0.04, 0.18)),
-    "contact": ((0.25, 0.60), (0.55, 0.55)), "malaria": ((0.35, 0.18), (0.18, 0.20)), "male": ((0.52, 0.49), (0.49, 0.49)),
-}  # fmt: skip
-"""Share of patients with each sign, without and with the outcome: for diagnosis, for prognosis."""
-
+_FIGURES = tomllib.loads(Path(__file__).with_name("outbreak.toml").read_text("utf-8"))
+PROGNOSIS, DIAGNOSIS, SIGNS = (_FIGURES[key] for key in ("prognosis", "diagnosis", "signs"))
 FAULTS = {
     "diagnosis": (
         Fault("Foya", "diarrhoea", "positives_only"),

@@ -9,6 +9,7 @@ keep its patients. Files, splits and what each set is: docs/ready-federations.md
 from __future__ import annotations
 
 import csv
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,20 +69,7 @@ def split_as_printed(cohort: Cohort, split: str, seed: int) -> Cohort:
     return replace(cohort, sites=tuple(sites))
 
 
-DOWNLOADS = {
-    "heart_uci": "the four processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease, each with the "
-    "header age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target added "
-    "and .csv appended",
-    "physionet2012": "sets a and b of https://physionet.org/content/challenge-2012, as events.parquet (record, "
-    "minute, parameter, value) and outcomes.csv (with RecordID, In-hospital_death)",
-    "framingham": "the NHLBI teaching set (https://biolincc.nhlbi.nih.gov/teaching), as framingham.csv.gz",
-    "har": "https://archive.ics.uci.edu/dataset/341 (HAPT), as hapt_features.npz with X (rows x features), "
-    "feature_names, subject and activity (1 to 12)",
-    "pneumoniamnist": "PneumoniaMNIST of MedMNIST v2 at 28 x 28 (https://medmnist.com, pneumoniamnist.npz), as "
-    "pneumoniamnist_28.npz with train_images, train_labels, val_images, val_labels, test_images, "
-    "test_labels",
-    "vsn": "the vehicle sensor network data of Duarte and Hu (2004), as vsn_ditto_train.npz with X, y (+1/-1) and sensor",
-}
+DOWNLOADS = tomllib.loads(Path(__file__).with_name("public.toml").read_text("utf-8"))["downloads"]
 HOSPITALS = {
     "cleveland": ("Cleveland Clinic", "US-OH"),
     "hungarian": ("Budapest", "HU"),

@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture import cohorts
-from suture.cohorts import Cohort
+from suture.cohorts import Cohort, Columns
 from suture.errors import RunError, StudyError
 from suture.methods.registry import STARTER
 from suture.schema.table import Image
@@ -28,30 +29,6 @@ SIDE, SIZE = 128, 32  # pixels of a side in the image files, and in the study
 Kind = Literal["dicom", "png", "dicom-inverted", "png-16"]
 KINDS: tuple[Kind, ...] = ("dicom", "png", "dicom-inverted", "png-16")
 """How each of the four imaging hospitals stores its images."""
-COMMENTED = f"""# A Suture study. Every setting is explained in docs/study.md.
-[study]
-name = "cardio"
-outcome = "high_risk"
-seed = 42
-cohort = "cardio"              # generated patients; replace by [[site]] tables and a [schema] for your own files
-
-[method]
-name = "{STARTER["lead"]}"           # the method that suits the study best, with its settings: docs/recommended.md
-
-[privacy]                      # without this table there is no differential privacy, and every output says so
-unit = "patient"
-epsilon = 8.0
-delta = 1e-5
-accountant = "pld"
-
-[protection]
-sum = "masked"                 # hospitals mask what they send, so that the server sees sums alone
-threshold = {THRESHOLD}                # so many must stay in a round; the fewer may drop out, the less noise is needed
-
-[evaluation]
-holdout = 0.2
-seeds = 1
-"""
 
 
 def round_size(patients: int, holdout: float) -> int:
@@ -82,7 +59,9 @@ def _free(targets: Sequence[Path]) -> None:
 
 def write_starter(folder: Path, *, files: bool, patients: int) -> list[Path]:
     """Write ``study.toml`` and, with ``files``, one CSV per hospital. Returns the paths."""
-    study, tables = COMMENTED, {}
+    text = Path(__file__).with_name("starter.toml").read_text("utf-8")
+    study = Template(text).substitute(lead=STARTER["lead"], threshold=THRESHOLD)
+    tables: dict[Path, Columns] = {}
     if files:
         cohort = cohorts.load("cardio", 42, patients=patients)
         tables = {folder / f"{site.name}.csv": site.table for site in cohort.sites}
@@ -124,14 +103,8 @@ def write_imaging_starter(folder: Path, images: int) -> list[Path]:
         ],
         schema=cohort.schema.model_copy(update={"features": image}),
         images={"size": SIZE, "folder": "images"},
-        model={"kind": "residual"},
-        method={
-            "name": STARTER["images"],
-            "rounds": 5,
-            "local_epochs": 1,
-            "batch": 16,
-            "rate": 0.1,
-        },
+        model={"kind": "scattering"},
+        method={"name": STARTER["images"]},
         privacy={"unit": "patient", "epsilon": 8.0},
     )
     columns = ("patient_id", "sex", "age_group", "ethnicity", cohort.outcome)

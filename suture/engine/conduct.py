@@ -138,8 +138,9 @@ def _check(study: Study) -> Study:
         one = registry.declared(name)
         if study.private and one.unproven:
             raise PrivacyError(one.unproven)
-        if not study.protection.plain:
-            built = registry.build(name, study.method, Dense((2, 2, 1)), Local())
+        # A statistic asks for sums only, and may need to know a schema to be built.
+        if not study.protection.plain and one.model != "none":
+            built = registry.build(name, study.method, Dense((2, 2, 1)), Local(), study.facts())
             gather.check(built, study.protection)
     if (
         study.evaluation.holdout == 0

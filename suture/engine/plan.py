@@ -19,7 +19,7 @@ from suture.errors import PrivacyError, StudyError
 from suture.methods.base import Method
 from suture.methods.declared import Public
 from suture.methods.registry import build, declared
-from suture.models.network import Network, shaped
+from suture.models.network import KINDS, Network, shaped
 from suture.privacy.accounting.events import (
     GAUSSIAN,
     NormalForm,
@@ -187,6 +187,7 @@ def public_of(study: Study, world: World) -> Public:
         epsilon=study.privacy.epsilon if study.privacy else None,
         masked=study.protection.sum == "masked",
         images=world.schema.image is not None,
+        featured=KINDS[study.model.kind].featured,
         scaling=study.model.scaling,
         delta=study.privacy.delta if study.privacy else 1e-5,
         honest=study.protection.honest_of(len(world.sizes)),

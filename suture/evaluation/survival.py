@@ -1,7 +1,7 @@
 """Survival, exactly: Kaplan-Meier, the log-rank test, Cox's regression, and how good predicted risks
 are. For generated patients, for a site's own eyes, and as the measure of everything noisy.
 
-Agrees with R's `survival`, lifelines and scikit-survival (tests/evaluation/test_survival.py):
+Agrees with R's `survival`, lifelines and scikit-survival (tests/evaluation/test_exact_survival.py):
 
 - `concordance` is Harrell's C: of pairs of which it is known who had the event first, the share in
   which that row has the higher risk; equal risks count half. A row whose follow-up ends at the other's
@@ -149,19 +149,22 @@ def cox(
     x = x - x.mean(axis=0)
     beta = np.zeros(x.shape[1])
     best, slope, curve = _efron(x, time, event, beta)
+    if np.linalg.matrix_rank(curve, hermitian=True) < len(beta):
+        raise ValueError("Cox regression has no one answer: columns repeat others")
     for _ in range(most):
-        step = np.linalg.solve(curve, slope)
+        step = np.linalg.lstsq(curve, slope, rcond=1e-14)[0]
         for halved in range(30):
             tried = beta + step * 0.5**halved
             with np.errstate(all="ignore"):  # a step too far; it is halved
                 value, new_slope, new_curve = _efron(x, time, event, tried)
             if np.isfinite(value) and value >= best - 1e-12 * abs(best):
                 break
-        done = float(np.abs(tried - beta).max()) < 1e-11
+        # Where a column separates the events its coefficient has no end, but the likelihood has one.
+        done = float(np.abs(tried - beta).max()) < 1e-11 or value - best < 1e-12 * abs(best)
         beta, best, slope, curve = tried, value, new_slope, new_curve
         if done:
             break
-    return beta, np.asarray(np.linalg.inv(curve), np.float64), best
+    return beta, np.asarray(np.linalg.pinv(curve, hermitian=True), np.float64), best
 
 
 def _efron(

@@ -1,24 +1,13 @@
 """`suture explain --regions`: where a model looks at each hospital, and whether it points at
-lesions.
-
-Many images of each hospital are explained, so that a model that reads a scanner's marker is seen
-to. On the generated cohort `radiographs`, whose lesions are known, Dice of top regions and lesions
-is measured too. Both are exact figures from rows, which is why several hospitals together are for
+lesions (docs/explaining-images.md). Exact figures from rows, so several hospitals together are for
 generated patients only.
 
-The fair radiology paper reports a "SHAP Dice", calls it "correlation between SHAP values and
-radiologist-labeled ROIs (Dice-score)" and says no more: neither how many regions count as top nor
-whether pixels or regions are compared. Here:
+The fair radiology paper's "SHAP Dice" is not defined there. Here, on images with a lesion:
 
 - **regions**: the lesion lies in k regions (those that hold at least a tenth of it); the k regions
-  with the largest values above zero are compared with them, Dice of two sets of names. 1 means that
-  every region named is one with lesion.
-- **pixels**: Dice of the pixels of those top regions and the lesion's pixels. A zone is larger than
-  a lesion, so 1 cannot be reached; ``ceiling`` is the most that any choice of regions reaches, and
-  the figure means something only beside it.
-
-Both are measured on images with a lesion only. Neither says that the model is right, nor that it
-would miss the lesion without those regions.
+  with the largest values above zero are compared with them, Dice of two sets of names.
+- **pixels**: Dice of the pixels of those top regions and the lesion's pixels; ``ceiling`` is the
+  most that any choice of regions reaches.
 """
 
 from __future__ import annotations

@@ -419,36 +419,12 @@ def page(
     files: Sequence[str],
 ) -> str:
     """The page as text, with the picture inside; ``where`` is the site and the image's name."""
-    values, (site, name) = found.values, where
-    total = float(values.values.sum())
-    listed = ", ".join(f"{region} {signed(value, 2)}" for region, value in found.ordered)
+    site, name = where
     context = {
-        "image": name,
-        "site": site,
-        "study": run.record["name"],
-        "outcome": run.outcome,
-        "risk": percent(found.risk),
-        "interval": found.between,
-        "interval_words": found.interval.words,
-        "model_risk": percent(values.risk),
-        "base": percent(sigmoid(values.base)),
-        "background": found.background,
-        "regions": found.regions.source,
-        "picture": base64.b64encode(picture).decode(),
-        "alternative": "The radiograph with its regions, and the same coloured by their values: "
-        f"{listed}.",
-        "table": _table(found),
-        "notes": found.notes,
-        "count": len(values.names),
-        "sets": f"{2 ** len(values.names):,}",
-        "samples": f"{values.samples:,}",
-        "exact": values.exact,
-        "difference": None if values.difference is None else f"{values.difference:.2g}",
-        "leftover": f"{max(values.leftover, 1e-16):.0e}",
-        "sum": f"{signed(values.base)} {signed(total)} = {signed(values.log_odds)}",
-        "files": list(files),
-        "footer": run.footer,
-    }
+        "found": found, "run": run, "image": name, "site": site, "table": _table(found),
+        "picture": base64.b64encode(picture).decode(), "files": files,
+        "percent": percent, "sigmoid": sigmoid, "signed": signed,
+    }  # fmt: skip
     charts, captions = {"values": _chart(found)}, {"values": CAPTION}
     return fill("image.html", context, charts, captions, f"{site}-{name}")
 

@@ -181,29 +181,15 @@ def _line(concept: Concept, weight: float, every: Floats, rounds: tuple[int, ...
 
 
 def _context(card: Card, run: FinishedRun, bias: float) -> dict[str, object]:
-    record, sizes = run.record, _sizes(run.record)
+    record = run.record
     return {
-        "study": record["name"],
-        "outcome": run.outcome,
-        "label": run.label,
-        "concepts": len(card.lines),
-        "bias": f"{bias:+.2f}",
-        "risk": f"{100 / (1 + math.exp(-bias)):.1f} %",
-        "promise": _promise(record["privacy"]),
+        "card": card, "run": run, "record": record, "bias": bias, "exp": math.exp, "spans": _spans,
+        "sizes": _sizes(record), "promise": _promise(record["privacy"]),
         "assumption": _facts(run).get("secure_sum", False) and record["privacy"]["protected"],
-        "generated": record["cohort"].get("source") == "generated",
-        "hospitals": len(sizes),
-        "patients": f"{sum(sizes):,}",
-        "metrics": _metrics(record),
-        "groups": _groups(record),
-        "folds": bool(run.study.evaluation.folds),
-        "rows": [_row(line, card) for line in card.lines],
-        "others": [_row(line, card) for line in card.others],
+        "metrics": _metrics(record), "groups": _groups(record),
         "warnings": cautions(((line.caution, line.name) for line in card.lines), "; "),
-        "trainings": card.trainings,
-        "votes": card.votes,
         "footer": [("Command", str(record.get("command", NONE))), ("Suture", VERSION)],
-    }
+    }  # fmt: skip
 
 
 def _promise(private: Statement) -> str:
@@ -308,22 +294,6 @@ def _quorum_chart(card: Card, rounds: int) -> Figure:
     mark = alt.Chart(table(rows)).mark_square(size=70).encode(x=x, y=y, color=colour)
     sized = mark.properties(width=420, height=alt.Step(18))
     return finish(sized, "When hospitals agreed")
-
-
-def _row(line: Line, card: Card) -> dict[str, str]:
-    twice = line.chosen > 1
-    return {
-        "name": line.name,
-        "unit": line.unit or NONE,
-        "weight": f"{line.weight:+.3f}" if line.weight else NONE,
-        "odds": f"× {math.exp(line.weight):.2f}" if line.weight else NONE,
-        "flag": line.caution.split(":")[0],
-        "rounds": _spans(line.rounds) or NONE,
-        "count": f"{len(line.rounds)} of {card.votes}" if card.votes else "",
-        "chosen": f"{line.chosen} of {card.trainings}" if card.trainings > 1 else NONE,
-        "agreement": f"{line.agreement:.0%}" if twice else NONE,
-        "spread": f"{line.low:+.2f} to {line.high:+.2f}" if twice else NONE,
-    }
 
 
 def _spans(rounds: tuple[int, ...]) -> str:

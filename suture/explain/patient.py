@@ -177,8 +177,13 @@ def explain_patient(
     else:
         scaling = hazard_fit(outcomes, scores, model.hazard)
     found = explain(model, rows[-1], reference, scaling, histograms)
-    context = _context(found, run, words)
-    context |= {"site": site, "patient": name, "rows": len(rows)}
+    moving = (*found.moving(1), *found.moving(-1))
+    context = {
+        "found": found, "run": run, "site": site, "patient": name, "rows": len(rows),
+        "federation": words, "most": LISTED, "percent": percent, "risk_of": risk_of,
+        "where": _percentile, "least": f"{100 * math.expm1(MATERIAL):.0f} %", "exp": math.exp,
+        "warnings": cautions((part.caution, part.label) for part in moving),
+    }  # fmt: skip
     path = (out or run.explanations) / file_stem(site, name)
     charts = {"waterfall": (waterfall(found), CAPTION)}
     if found.hazard is not None and isinstance(world.target, Survival):
@@ -386,31 +391,6 @@ def _rarity(concept: Concept, row: Rows, reference: Rows) -> str:
     return "bound" if abs(value) >= 1 else "usual"
 
 
-def _context(found: Explanation, run: FinishedRun, federation: str) -> dict[str, object]:
-    """What the page says; ``federation`` says whose percentiles, where not the site's own."""
-    raising, lowering = found.moving(1), found.moving(-1)
-    return {
-        "study": run.record["name"],
-        "outcome": run.outcome,
-        "risk": percent(found.calibrated),
-        "model_risk": percent(found.risk),
-        "base": percent(risk_of(found.base, found.hazard)),
-        "scale": found.scale,
-        "curve": found.hazard is not None,
-        "interval": f"{percent(found.interval[0])} to {percent(found.interval[1])}",
-        "reference": f"{found.reference:,}",
-        "amplifiers": [_line(part, found.scale, bool(federation)) for part in raising[:LISTED]],
-        "mitigators": [_line(part, found.scale, bool(federation)) for part in lowering[:LISTED]],
-        "federation": federation,
-        "more": len(raising[LISTED:]) + len(lowering[LISTED:]),
-        "warnings": cautions((part.caution, part.label) for part in (*raising, *lowering)),
-        "least": f"{100 * math.expm1(MATERIAL):.0f} %",
-        "notes": found.notes,
-        "concepts": found.concepts,
-        "footer": [("Model", f"{run.label}, {found.concepts} concepts"), *run.footer[1:]],
-    }
-
-
 def waterfall(found: Explanation) -> Figure:
     """From the average patient, by the largest contributions and the rest together, to this
     patient."""
@@ -524,20 +504,6 @@ def _bar(name: str, start: float, end: float, total: str = "") -> dict[str, floa
     text = total or f"× {math.exp(change):.2f}"
     bar: dict[str, float | str] = {"name": name, "from": start, "to": end}
     return {**bar, "end": max(start, end), "what": what, "text": text}
-
-
-def _line(part: Part, scale: str, federation: bool) -> dict[str, str | None]:
-    where = None
-    if part.percentile is not None:
-        where = _percentile(part.percentile, part.margin, federation)
-    return {
-        "label": part.label,
-        "value": part.value,
-        "percentile": where,
-        "effect": f"{scale} × {math.exp(part.contribution):.2f}",
-        "reasons": "; ".join(part.reasons),
-        "caution": part.caution,
-    }
 
 
 def _percentile(share: float, margin: float, federation: bool) -> str:

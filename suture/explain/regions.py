@@ -1,33 +1,18 @@
 """Regions of a frontal chest radiograph, with names a radiologist reads; every pixel belongs to
-exactly one of them. And the background: what a region shows when it is left out.
+exactly one of them. And the background: what a region shows when it is left out
+(docs/explaining-images.md).
 
-A radiograph is looked at as if the patient faced the reader: **the patient's left is on the right
-of the image**. Names say the patient's side ("left lower zone" is on the image's right, below), as
-in a radiologist's report. Zones are thirds of a lung's height, the custom for frontal views,
-because lobes overlap there and cannot be told apart.
+**The patient's left is on the right of the image**; names say the patient's side. `grid` takes fixed
+shares of the image, `from_masks` goes around the lungs and heart that a U-Net
+(`suture.models.unet`) has found; both give the same 13 names, so that values can be compared.
+Corners are regions of their own: a model that looks at a scanner's label must be seen to.
 
-Two ways to find them: `grid`, fixed shares of the image's height and width, needs an upright
-frontal view that fills the picture and is wrong by as much as a patient differs from that;
-`from_masks` goes around the lungs and heart that a U-Net (`suture.models.unet`) has found in this
-image. Both give the same 13 names, so that their values can be compared. Corners are regions of
-their own: side markers, scanner labels and other things that are not the patient stand there, and a
-model that looks at them must be seen to.
+Backgrounds: ``site``, the mean image of the site's own training patients, computed from rows, so it
+stays at the site; ``blur``, the image itself, blurred until structure is gone (Gaussian, a tenth of
+the width), in which a bright marker leaves a faint patch.
 
-The background is stated on every page, because values against one background are not values
-against another:
-
-- ``site``: the mean image of the site's own training patients. It answers "what makes this image
-  differ from this hospital's average?". The mean is computed from rows, so it stays at the site, as
-  the page made from it does.
-- ``blur``: the image itself, blurred until structure is gone (Gaussian, a tenth of the width). It
-  needs no other image, so it serves where no site is named; it answers "what does the detail in
-  this region add?". A bright marker leaves a faint patch in it, so its value comes out smaller than
-  against the site's mean.
-
-`suture segment` trains that U-Net on generated radiographs whose masks are known. No patient is in
-them, so the weights cost nothing and may go anywhere; they are not part of the package. On real
-images the U-Net is a guess: generated chests are simpler than real ones, and its Dice is on
-generated images only.
+`suture segment` trains that U-Net on generated radiographs whose masks are known: no patient is in
+them, so the weights cost nothing and may go anywhere.
 """
 
 from __future__ import annotations

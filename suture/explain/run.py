@@ -114,12 +114,12 @@ class FinishedRun:
     def concept_model(self, page: str) -> ConceptModel:
         """The run's model; refused where it is not made of concepts, which ``page`` needs."""
         method = declared(self.method)
-        if method.model != "concepts":
+        schema = Schema.parse(self.record["model"]["schema"])
+        if not method.readable(schema):
             raise StudyError(
                 f"{page} needs a model made of readable concepts (method.name = "
                 f'"{readable("concepts")}"); this run\'s method is {self.method!r}'
             )
-        schema = Schema.parse(self.record["model"]["schema"])
         model = self.result.model
         weights = model.get("weights", np.zeros(0, np.float32))
         bias = float(model["bias"][0]) if len(weights) else 0.0

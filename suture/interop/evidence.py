@@ -29,9 +29,11 @@ from __future__ import annotations
 
 import math
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,69 +311,7 @@ def largest_deviation(clients: int) -> float:
     return (clients - 1) / float(np.sqrt(clients)) if clients > 0 else 0.0
 
 
-ASK_IF_MEASURED = "Is {label} measured? Is a code such as 0 or -9 written where it is missing?"
-ASK_WHO = "Which patients get {label}, and could other hospitals record it too?"
-TEXTS = {
-    "outcome turned round": (
-        "The outcome is probably coded the other way here: 0 for what others call 1.",
-        "What does 1 stand for in your outcome column?",
-    ),
-    "recorded by outcome": (
-        "{label} is probably recorded only, or mostly, for patients {who} the outcome: a model can "
-        "read the outcome off the gap.",
-        "When is {label} written down, and for whom is it left out?",
-    ),
-    "never recorded": (
-        "{label} is never recorded here, or stands under another name or code.",
-        ASK_IF_MEASURED,
-    ),
-    "recorded less often": (
-        "{label} is {often} recorded here, or stands under another name or code.",
-        ASK_IF_MEASURED,
-    ),
-    "recorded only here": (
-        "{label} is recorded here and hardly elsewhere: no other hospital can learn from it or "
-        "check it.",
-        ASK_WHO,
-    ),
-    "recorded mostly here": ("{label} is recorded here and seldom elsewhere.", ASK_WHO),
-    "recorded more often": ("{label} is recorded here more often than elsewhere.", ASK_WHO),
-    "different population or definition": (
-        "{which} is {less} common here: another population, or another definition.",
-        "How is {label} defined and asked for?",
-    ),
-    "unit or scale": (
-        "{label} is probably in another unit or on another scale here{guess}.",
-        "In which unit is {label} written, and on which instrument was it measured?",
-    ),
-    "shifted": (
-        "{label} is {direction} here: another population, another calibration, or a constant added.",
-        "Do your patients differ in {label}, or how it is measured?",
-    ),
-    "other spread": (
-        "{label} varies {less} here: another instrument, rounding, or a selected population.",
-        "How is {label} measured and rounded?",
-    ),
-    "tied to the outcome differently": (
-        "{label} says something else about the outcome here: permuted or mismatched rows, another "
-        "definition.",
-        "Does {label} belong to the same patient and time as the outcome?",
-    ),
-    "outside the bounds": (
-        "{label} is probably in another unit here, or a code such as 0 stands for missing.",
-        "In which unit is {label} written?",
-    ),
-    "code for missing": (
-        "Where {label} is missing, a code such as -999, 0 or 9999 is probably written as its value.",
-        "What is written here where {label} is not known?",
-    ),
-    "columns swapped": (
-        "{label} and {other} have probably changed places here.",
-        "Which column of yours holds {label}?",
-    ),
-    "one value only": ("{label} is a default or a code.", "Where does {label} come from?"),
-}
-"""For every kind of finding: what it probably means, and what to ask."""
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text("utf-8"))
 
 
 class Words(NamedTuple):
@@ -403,7 +343,7 @@ class Finding:
         """``where`` is the site, the feature and its label."""
         kind, direction, detail, more = words
         fields = {"label": where[2], "direction": direction, **more}
-        means, ask = (text.format(**fields) for text in TEXTS[kind])
+        means, ask = (text.format(**fields) for text in TEXTS["findings"][kind])
         return cls(*where, kind, direction, detail, p, certainty, means, ask)
 
 

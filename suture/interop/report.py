@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from suture.errors import RunError
 from suture.interop.evidence import (
     ALPHA,
+    TEXTS,
     TOLERANCE,
     Finding,
     circles,
@@ -60,44 +61,12 @@ class Layer(TypedDict):
     crosses: list[int]
 
 
-HEADINGS = {
-    "b_in": (
-        "Shifts before the network: b",
-        "Added to a column; the sign says in which direction a hospital's values are moved.",
-    ),
-    "w_in": (
-        "Scales before the network: w",
-        "Multiplies a column; below 1 the column counts less here, above 1 more.",
-    ),
-    "b_out": ("Shifts after the network: b", "Added to the score of each class."),
-    "w_out": (
-        "Scales after the network: w",
-        "Multiplies the score of each class; below 0 the outcome is turned round.",
-    ),
-}
 WIDE = 60
 """A map of more columns begins with those furthest from neutral: with many hospitals nearly every
 column has a mark."""
 FOLD, MOST_FINDINGS = 60, 40
 """With more findings than this, each hospital is folded to one line; and the most that are shown of
 one hospital."""
-TESTS = {
-    "recorded": "Share of patients with a value",
-    "recorded by outcome": "The same, with the outcome minus without",
-    "mean": "Trimmed mean within a class, in standard deviations of the others",
-    "outside": "Share of values outside the bounds or far from the others",
-    "spread": "Spread over the others', minus 1 (below 1, the inverse ratio)",
-    "tie": "Difference between the classes, in standard deviations",
-}
-MEANING = (
-    "What a difference means is a rule of thumb, for the hospital to confirm. A hospital that "
-    "differs is not wrong: a different population is a reason to keep it in, a fault in recording "
-    "one to correct it first."
-)
-PAPERS_MARKS = (
-    "The marks on the maps are the paper's (Roschewitz et al., arXiv:2107.06580, section 5.2). They "
-    "carry no false-alarm rate: they point to where to look, and the tests say what to rely on."
-)
 
 
 def of_run(
@@ -295,7 +264,7 @@ def _report(
     )
     exact = "Exact figures of rows are in this report: it is not covered by privacy."
     nothing = "No difference beyond the tolerances." if profiles >= 3 else "Nothing was tested."
-    tolerance = {key: value for key, value in TOLERANCE.items() if key in TESTS}
+    tolerance = {key: value for key, value in TOLERANCE.items() if key in TEXTS["tests"]}
     return {
         "name": name,
         "sites": [shown[sites[i]] for i in rows],
@@ -309,7 +278,10 @@ def _report(
         "alpha": ALPHA,
         "tests": count,
         "tolerance": tolerance if profiles else {},
-        "method": [*((tested, MEANING) if profiles else ()), *((PAPERS_MARKS,) if layers else ())],
+        "method": [
+            *((tested, TEXTS["meaning"]) if profiles else ()),
+            *((TEXTS["marks"],) if layers else ()),
+        ],
         "command": command,
     }
 
@@ -323,7 +295,7 @@ def write_report(found: Report, folder: Path) -> list[str]:
     written = [page, data]
     for name, made in heat_maps(tidy(found)).items():
         written.append(folder / f"interop-heat-{name.replace('_', '-')}.png")
-        save(heat_map(made, HEADINGS[name][0]), written[-1])
+        save(heat_map(made, TEXTS["headings"][name][0]), written[-1])
     return [str(path) for path in written]
 
 
@@ -362,7 +334,7 @@ def render(found: Mapping[str, object]) -> str:
         groups.setdefault(item["site"], []).append({**item, "minor": minor})
     shown = []
     for name, made in maps.items():
-        wide, (heading, words) = len(made["columns"]) > WIDE, HEADINGS[name]
+        wide, (heading, words) = len(made["columns"]) > WIDE, TEXTS["headings"][name]
         marked = wide and (any(made["crosses"]) or any(map(any, made["circles"])))
         about = {"name": name, "heading": heading, "words": words}
         shown.append({**about, "marked": marked, "wide": wide})
@@ -400,6 +372,6 @@ def _output_table(found: Report) -> Table | None:
 
 
 def _tolerance_table(tolerance: Mapping[str, float]) -> Table | None:
-    rows = [(TESTS[name], f"{value:g}") for name, value in tolerance.items()]
+    rows = [(TEXTS["tests"][name], f"{value:g}") for name, value in tolerance.items()]
     caption = "What counts as an ordinary difference between hospitals"
     return plain(caption, ("Figure", "Tolerance"), rows) if rows else None

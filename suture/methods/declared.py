@@ -128,6 +128,8 @@ class Public:
     epsilon: float | None = None
     masked: bool = False
     images: bool = False
+    featured: bool = False
+    """Whether images are turned into public features."""
     scaling: str = "bounds"
     delta: float = 1e-5
     honest: int = 1
@@ -197,6 +199,9 @@ class Declared:
     global_model: bool = False
     """Whether it ends in one global model, beside which a site may keep its own
     (``method.ensemble``)."""
+    one_model: bool = False
+    """Whether every site ends with the same model, without more: then candidates can be compared on
+    all patients (``method.candidates``). A ``global_model`` can too."""
     moves_rows: bool = False
     """Whether it is a reference that moves rows, which only one machine can do."""
     model: Literal["network", "concepts", "layers", "none"] = "network"
@@ -221,10 +226,20 @@ class Declared:
             "use another method (`suture methods` lists them), or name the outcome's column alone"
         )
 
+    def readable(self, schema: Schema) -> bool:
+        """Whether a finished model on this schema is made of concepts: a model of pictures is a
+        network's parameters."""
+        return self.model == "concepts" and schema.image is None
+
     @property
     def own(self) -> frozenset[str]:
         """The names of its own settings."""
         return frozenset(self.settings.model_fields)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a study may name candidates for its settings."""
+        return self.global_model or self.one_model
 
     def searched(self, settings: Settings, private: bool) -> Space:
         """The whole search space of a study's method."""

@@ -43,7 +43,7 @@ from suture.methods.base import (
     update_of,
     weights_field,
 )
-from suture.methods.declared import NETWORKS, Citation, Declared, Setup
+from suture.methods.declared import Citation, Declared, Setup
 from suture.methods.fedavg import Weighted
 from suture.models.dense import Dense, dense_only
 from suture.privacy.door import Payload, Sealed, Session
@@ -180,7 +180,6 @@ DECLARED = Declared(
     ),
     model="layers",
     shows_layers=_shows,
-    outcomes=NETWORKS,
 )
 
 

@@ -47,7 +47,7 @@ from suture.models.kernels import (
 Floats = NDArray[np.float32]
 Layout = NDArray[np.int64]
 Values = TypeVar("Values", NDArray[np.float32], NDArray[np.float64])
-Trainer = Literal["dense", "images"]
+Trainer = Literal["dense", "images", "features"]
 Description = dict[str, Any]
 """A network as plain values: what ``result.json`` keeps of it."""
 
@@ -96,6 +96,7 @@ class Dense:
 
     kind: ClassVar[str] = "dense"
     trainer: ClassVar[Trainer] = "dense"
+    featured: ClassVar[bool] = False
 
     sizes: tuple[int, ...]
     activation: Literal["relu", "tanh"] = "relu"

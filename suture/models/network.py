@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError
-from suture.models.dense import Dense, Description, Floats, Settings, Trainer
+from suture.models.concepts import Terms, plain, terms
+from suture.models.dense import Dense, Description, Floats, Settings, Trainer, dense_only
 from suture.models.hazards import Hazards
 from suture.models.residual import Residual
+from suture.models.scattering import Scattering
+from suture.schema.table import Schema
 
 
 class Network(Protocol):
@@ -30,6 +33,9 @@ class Network(Protocol):
     """``model.kind`` in a study and in a result."""
     trainer: ClassVar[Trainer]
     """Which trainer in `suture.training.mechanism` trains it."""
+
+    featured: ClassVar[bool]
+    """Whether it is linear in public features of a row, so that noisy sums can fit it."""
 
     @classmethod
     def shaped(cls, settings: Settings, inputs: int, outputs: int, base: Path) -> Self:
@@ -67,7 +73,9 @@ class Network(Protocol):
         """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-KINDS: dict[str, type[Network]] = {network.kind: network for network in (Dense, Hazards, Residual)}
+KINDS: dict[str, type[Network]] = {
+    network.kind: network for network in (Dense, Hazards, Residual, Scattering)
+}
 
 
 def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:
@@ -90,3 +98,11 @@ def rebuilt(model: Description) -> Network:
             f"{', '.join(KINDS)}"
         )
     return KINDS[kind].rebuilt(model)
+
+
+def terms_of(network: Network, schema: Schema | None, what: str) -> Terms:
+    """What an additive model is made of: features of pictures, or terms of a table's columns."""
+    if isinstance(network, Scattering):
+        return network
+    width = dense_only(network, what).inputs
+    return plain(width) if schema is None else terms(schema)

@@ -67,6 +67,7 @@ class Residual:
 
     kind: ClassVar[str] = "residual"
     trainer: ClassVar[Trainer] = "images"
+    featured: ClassVar[bool] = False
 
     size: int
     depth: int = 8

@@ -38,26 +38,6 @@ if TYPE_CHECKING:
     from suture.network.flower import Hub
 
 _TEXT = b"suture enrolment 1\n"
-_SETTINGS = """name = {}
-data = {}
-region = {}
-# What may leave about test patients: none, figures (this site's metrics), or scores (every
-# patient's label and risk).
-exact_metrics = "none"
-# A study runs here only if charter.toml in this folder, signed by a key in trust.pub, allows it.
-charter_needed = {}
-# What all studies together may ever spend on this site's patients:
-# lifetime = {{ epsilon = 10.0, delta = 1e-5 }}
-
-[hub]
-address = {}
-certificate = "ca.pem"
-key = "node.key"
-
-# For sums under masks: the other sites' identities, as the sites themselves give them (suture site
-# enrol prints them), not the hub.
-[peers]
-"""
 
 
 class EnrolledSite(TypedDict):
@@ -119,7 +99,8 @@ def make_site(
     write_whole(home / "ca.pem", authority.encode())
     rows = data if "://" in data or Path(data).is_absolute() else str(Path(data).resolve())
     values = map(json.dumps, (name, rows, region, charter_needed, address))
-    write_whole(home / SITE, _SETTINGS.format(*values).encode())
+    text = Path(__file__).with_name("site.toml").read_text("utf-8")
+    write_whole(home / SITE, text.format(*values).encode())
     read_settings(home)
     key, settings = str(home / "node.key"), str(home / SITE)
     return {"site": name, "settings": settings, "key": key, "hub": address}

@@ -758,30 +758,17 @@ def superlink(token: str, secret: str, database: str) -> Any:
                 return False, None
             return super().validate_tokens_in_metadata(metadata)
 
+    absent = (
+        "health_server_address", "certificates", "event_log_plugin", "fleet_event_log_plugin",
+        "artifact_provider", "fleet_api_address", "ssl_ca_certfile", "ssl_certfile", "ssl_keyfile",
+    )  # fmt: skip
     config = SuperLinkLifespanConfig(
-        control_address="",
-        health_server_address=None,
-        host="",
-        port=0,
-        insecure=False,
-        certificates=None,
-        superexec_auth_secret=bytes.fromhex(secret),
-        authn_plugin=Accounts(),
-        event_log_plugin=None,
-        fleet_event_log_plugin=None,
-        enable_event_log=False,
-        artifact_provider=None,
-        enable_supernode_auth=True,
-        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
-        fleet_api_address=None,
-        simulation=False,
-        ssl_ca_certfile=None,
-        ssl_certfile=None,
-        ssl_keyfile=None,
-        database=database,
-        isolation=ISOLATION_MODE_PROCESS,
-        runtime_dependency_install=False,
-    )
+        control_address="", host="", port=0, insecure=False, database=database,
+        superexec_auth_secret=bytes.fromhex(secret), authn_plugin=Accounts(),
+        enable_event_log=False, enable_supernode_auth=True, simulation=False,
+        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE, isolation=ISOLATION_MODE_PROCESS,
+        runtime_dependency_install=False, **dict.fromkeys(absent),
+    )  # fmt: skip
     silence()
     app = create_app(config, SuperLinkLifespan)
     # Event logs, licences and traces of Flower's commercial edition: each does nothing here and

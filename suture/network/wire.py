@@ -34,6 +34,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -309,26 +310,6 @@ def joined(arrays: Arrays, texts: Mapping[str, object]) -> State:
     return state
 
 
-_PROJECT = f"""[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "suture"
-version = "{VERSION}"
-description = "Names the version of Suture that a coordinator runs; sites run their own installed code."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "suture"
-
-[tool.flwr.app.components]
-serverapp = "suture_app:server"
-clientapp = "suture_app:client"
-
-[tool.flwr.app.config]
-"""
 _CODE = '''"""Not to be run: sites answer with their own installed Suture."""
 
 raise RuntimeError("this app is a name, not code; start the site with: suture site start")
@@ -339,7 +320,8 @@ raise RuntimeError("this app is a name, not code; start the site with: suture si
 def application() -> bytes:
     """The app that a run names, the same byte for byte everywhere. Its code, if anybody ran it,
     would refuse."""
-    files = {"pyproject.toml": _PROJECT.encode(), "suture_app.py": _CODE.encode()}
+    project = Path(__file__).with_name("app.toml").read_text("utf-8").replace("VERSION", VERSION)
+    files = {"pyproject.toml": project.encode(), "suture_app.py": _CODE.encode()}
     listing = "".join(
         f"{name},{hashlib.sha256(content).hexdigest()},{len(content) * 8}\n"
         for name, content in sorted(files.items())

@@ -30,6 +30,7 @@ from suture.papers.reproduction import (
     Work,
     by_seed,
     method_of,
+    printed,
     rows_under,
     seconds_of,
     summary,
@@ -53,23 +54,7 @@ METRICS = {
 }
 SHOWN = ("accuracy", "recall", "f1")
 
-PAPER_TABLE_2 = {"0 (low risk)": (2487, 0.829), "1 (high risk)": (513, 0.171)}
-PAPER_TABLE_3 = {
-    "young-clinic": ("General clinic, age < 50", 13_130),
-    "cardiology": ("Cardiology, systolic > 135 and cholesterol > 220", 4_730),
-    "diabetes-smoking": ("Diabetes and smoking control", 9_250),
-    "community": ("Community hospital, the rest", 1_620),
-    "geriatric": ("Geriatric centre, age > 65", 1_270),
-}
-PAPER_TABLE_7 = {
-    "fedavg": ("0.85 ± 0.02", "0.65 ± 0.04", "0.88 ± 0.02", "< 0.001"),
-    "fedprox": ("0.87 ± 0.01", "0.68 ± 0.02", "0.90 ± 0.01", "< 0.001"),
-    "fedcluster": ("0.88 ± 0.02", "0.70 ± 0.03", "0.91 ± 0.02", "< 0.001"),
-    "fedadagrad": ("0.89 ± 0.02", "0.72 ± 0.03", "0.92 ± 0.01", "< 0.001"),
-    "fedyogi": ("0.91 ± 0.01", "0.76 ± 0.02", "0.94 ± 0.01", "0.014"),
-    "fedadam": ("0.92 ± 0.01", "0.78 ± 0.02", "0.96 ± 0.01", ""),
-}
-"""Accuracy, recall, AUC, and the p-value against FedCVR."""
+PRINTED = printed("fedcvr")
 PAPER_TABLE_8: dict[float | None, tuple[float | None, str]] = {
     None: (None, "0.84 ± 0.01"),
     0.5: (80.5, "0.81 ± 0.02"),
@@ -77,19 +62,6 @@ PAPER_TABLE_8: dict[float | None, tuple[float | None, str]] = {
     1.5: (6.6, "0.65 ± 0.05"),
 }
 """Noise multiplier: claimed epsilon, F1."""
-NOTES = [
-    "Table 2 of the paper sums to 3,000 patients and is headed 30,000; the shares are compared.",
-    "The paper's epsilon is one figure for all hospitals, and no sampling rate and step count gives "
-    "all three. Proven epsilon is by PLD accounting of what ran: Poisson sampling by patient, 32 "
-    "expected per step, ceil(N / 32) steps per local epoch, add or remove one patient, delta 1e-5.",
-    "± is the standard deviation over seeds in ours; the paper does not say what its ± is.",
-    "FedProx's mu (0.1), the number of clusters (2) and the clipping norm (1.0) are not in the "
-    "paper; ours are untuned.",
-    "In Tables 7 and 8 every method has the same client settings, as in the paper; in the fair test "
-    "each has the same number of trials, on other patients, and hospitals weigh by size.",
-    "The verdict's intervals are Student's over seeds (real tables: over splits of the same people, "
-    "which overlap) and are not adjusted for how many there are. 'Too small to matter': below 0.01.",
-]
 
 
 def study(sigma: float | None, *, quick: bool = False) -> Study:
@@ -127,17 +99,17 @@ def reproduce(work: Work) -> Content:
     }
     drawn = _charts(results)
     drawn["claim"] = (claim.chart(grid), "Does the server's optimiser filter noise? Ours.")
-    return work.publish(TITLE, tables, [words, *NOTES, *missing], drawn, more)
+    return work.publish(TITLE, tables, [words, *PRINTED["notes"], *missing], drawn, more)
 
 
 def _table_2(result: Result) -> list[Row]:
     sites = result.data["cohort"]["sites"].values()
     total = sum(site["train"] for site in sites)
     high = round(sum(site["train"] * site["prevalence"] for site in sites))
-    pairs = zip(PAPER_TABLE_2.items(), (total - high, high), strict=True)
+    pairs = zip(PRINTED["table_2"].items(), (total - high, high), strict=True)
     return rows_under(
         "risk | paper patients | paper share | our patients | our share",
-        ((name, *printed, count, count / total) for (name, printed), count in pairs),
+        ((name, *shown, count, count / total) for (name, shown), count in pairs),
     )
 
 
@@ -147,7 +119,7 @@ def _table_3(result: Result) -> list[Row]:
     return rows_under(
         "hospital | rule | paper patients | our training patients | our test patients | "
         "our high-risk share",
-        ((name, *printed, *ours[name]) for name, printed in PAPER_TABLE_3.items()),
+        ((name, *shown, *ours[name]) for name, shown in PRINTED["table_3"].items()),
     )
 
 
@@ -155,9 +127,9 @@ def _table_7(result: Result) -> list[Row]:
     tests = result.data["comparison"]["tests"]
     rows = []
     for name in ORDER:
-        *printed, p = PAPER_TABLE_7[name]
+        *figures, p = PRINTED["table_7"][name]
         row: Row = {"method": method_of(result, name)["label"]}
-        for metric, paper in zip(("accuracy", "recall", "auc"), printed, strict=True):
+        for metric, paper in zip(("accuracy", "recall", "auc"), figures, strict=True):
             row[f"paper {metric}"] = paper
             row |= summary(f"our {metric}", by_seed(result, metric, name), sd=True)
         test = tests.get(name, {"welch": {"p": None}, "paired": {"p": None}, "difference": None})
@@ -230,6 +202,7 @@ def _with_outliers(boxes: Chart, main: Result) -> Chart:
         dots = alt.Chart(table(rows)).mark_circle(size=9, color="#444444", opacity=0.5)
         if rows:
             boxes.concat[i].layer.append(dots.encode(x="value:Q", y=y))
+    boxes.title["subtitle"] += ", dots: patients beyond them"
     return boxes
 
 

@@ -1,6 +1,6 @@
 """The medical privacy stack (a book's Section 37.3): its printed tables, story and exercises.
 
-What is printed there is kept below as constants. Ours is computed: the printed programme is run
+What is printed there is in ``privacy_stack.toml``. Ours is computed: the printed programme is run
 again with its own seed, and every figure is put beside what can be proven
 (``privacy/accounting/accountant.py``, the accountants). Four of the chapter's steps do not hold as
 printed, and the tables say so: the classical Gaussian formula above epsilon 1, the square-root rule
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work, rows_under
+from suture.papers.reproduction import Chart, Content, More, Row, Tables, Work, printed, rows_under
 from suture.privacy.accounting.accountant import (
     analytic_sigma,
     classical_sigma,
@@ -36,42 +36,10 @@ TITLE = "The medical privacy stack (chapter 37.3): the chapter's figures beside 
 DELTA = 1e-5
 PATIENTS, RATE, THRESHOLD, TRIALS, SEED = 4000, 0.012, 0.010, 20_000, 7
 
-# Output 37.3.2: epsilon -> (sigma, noise sd in percentage points, relative error, P(correct flag))
-PRINTED_RATES = {
-    0.1: ("1.21e-02", "1.211", "87.2%", "53.2%"),
-    0.5: ("2.42e-03", "0.242", "17.6%", "65.4%"),
-    1.0: ("1.21e-03", "0.121", "8.8%", "79.8%"),
-    2.0: ("6.06e-04", "0.061", "4.4%", "94.8%"),
-    4.0: ("3.03e-04", "0.030", "2.2%", "100.0%"),
-    8.0: ("1.51e-04", "0.015", "1.1%", "100.0%"),
-}
-PRINTED_P_HAT = "1.100%"
-# rounds -> (basic, sqrt) at epsilon 1 per round
-PRINTED_ROUNDS = {1: (1.0, 1.0), 10: (10.0, 3.2), 50: (50.0, 7.1), 100: (100.0, 10.0)}
-# accountant -> (its name, rounds printed for it)
-PRINTED_STORY = {
-    "basic": ("basic composition", "8"),
-    "rdp": ("Rényi DP", "about 60"),
-    "pld": ("exact Gaussian DP", ""),
-}
+PRINTED = printed("privacy_stack")
 STORY_BUDGET = 8.0
 EXERCISE_SIZES = (1000, 4000, 16_000)
 EXERCISE_BUDGET, EXERCISE_ROUNDS, EXERCISE_VISITS = 6.0, 40, 12
-NOTES = [
-    "The printed table scores the flag against the site's own rate (1.1 %), not against the true "
-    "rate (1.2 %); the column by formula needs no simulation.",
-    "The classical Gaussian formula is proven for epsilon below 1 only. At delta 1e-5 its label is "
-    "safe up to about 8.4 and false above.",
-    "The square-root rule is no bound: too high for few rounds, too low for many. Basic "
-    "composition as printed (T times epsilon) also multiplies delta by T; ours holds at the total "
-    "delta.",
-    "Exercise 1: the chapter multiplies the noise by the number of records. Summing a patient's "
-    "records first and then clipping the sum needs no more noise than one record does; clipping "
-    "records and promising per patient is false.",
-    "Exercise 2: with sampling error counted, 95 % is out of reach at 1,000 and 4,000 patients "
-    "even without noise.",
-    "Everything is at the level of patients, add or remove one, delta 1e-5.",
-]
 
 
 def reproduce(work: Work) -> Content:
@@ -86,8 +54,8 @@ def reproduce(work: Work) -> Content:
         "exercise2": ("Exercise 2: the smallest safe epsilon at 95 %", _exercise_2()),
         "exercise3": ("Exercise 3: 40 rounds within epsilon 6", _exercise_3()),
     }
-    more: More = {"p_hat": {"printed": PRINTED_P_HAT, "ours": f"{p_hat:.3%}"}}
-    return replace(work, quick=False).publish(TITLE, tables, NOTES, _charts(), more)
+    more: More = {"p_hat": {"printed": PRINTED["p_hat"], "ours": f"{p_hat:.3%}"}}
+    return replace(work, quick=False).publish(TITLE, tables, PRINTED["notes"], _charts(), more)
 
 
 def _right(sigma: float, rate: float, patients: int = PATIENTS) -> float:
@@ -100,7 +68,8 @@ def _printed_programme() -> tuple[list[Row], float]:
     rng = np.random.default_rng(SEED)
     p_hat = float((rng.random(PATIENTS) < RATE).mean())
     rows: list[Row] = []
-    for label, (sigma, sd, error, right) in PRINTED_RATES.items():
+    for text, (sigma, sd, error, right) in PRINTED["rates"].items():
+        label = float(text)
         noise = classical_sigma(label, DELTA) / PATIENTS
         noisy = p_hat + rng.normal(0.0, noise, size=TRIALS)
         flagged = np.mean((noisy > THRESHOLD) == (p_hat > THRESHOLD))
@@ -124,11 +93,13 @@ def _printed_programme() -> tuple[list[Row], float]:
 
 
 def _rounds() -> list[Row]:
-    history = budget_over_rounds(rounds=100, round_epsilon=1.0, at=list(PRINTED_ROUNDS))
+    history = budget_over_rounds(
+        rounds=100, round_epsilon=1.0, at=[int(count) for count in PRINTED["rounds"]]
+    )
     lines = []
     for ours in history["rows"]:
         count = ours["round"]
-        basic, root = PRINTED_ROUNDS[count]
+        basic, root = PRINTED["rounds"][str(count)]
         exact, wrong = true_epsilon(1.0, DELTA, count), _yes(ours["sqrt_rule_promises_too_much"])
         lines.append(
             (count, basic, root, ours["basic"], math.sqrt(count), ours["rdp"], exact, wrong)
@@ -159,13 +130,13 @@ def _classical() -> list[Row]:
 
 def _story() -> list[Row]:
     sigma, rows = classical_sigma(1.0, DELTA), []
-    for accountant, (name, printed) in PRINTED_STORY.items():
+    for accountant, (name, rounds) in PRINTED["story"].items():
         count = steps_that_fit(STORY_BUDGET, DELTA, sigma, 1.0, accountant)
         then, later = (
-            epsilon(dpsgd_event(sigma, 1.0, rounds), DELTA, accountant)
-            for rounds in (count, count + 1)
+            epsilon(dpsgd_event(sigma, 1.0, steps), DELTA, accountant)
+            for steps in (count, count + 1)
         )
-        row: Row = {"accounting": name, "chapter rounds": printed, "our rounds": count}
+        row: Row = {"accounting": name, "chapter rounds": rounds, "our rounds": count}
         rows.append({**row, "epsilon then": then, "epsilon one round later": later})
     return rows
 

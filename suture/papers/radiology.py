@@ -42,6 +42,7 @@ from suture.papers.reproduction import (
     Tables,
     Work,
     method_of,
+    printed,
     rows_under,
     seconds_of,
     summary,
@@ -104,28 +105,7 @@ Torch = Any
 """PyTorch, or something of its, without importing it."""
 
 CAPTION = "Accuracy against the gap between women and men. Circles are ours, diamonds the paper's."
-NOTES = (
-    "Ours are generated pictures, the paper's are not public: compare accuracies within a column, "
-    "not across.",
-    "Our test labels are the truth, while slight lesions of women were recorded as normal at six "
-    "of ten hospitals in training; a fairer model can therefore be a more accurate one.",
-    "Our epsilon is proven for each patient at every hospital. The penalty's group rates rest on "
-    "one more assumption: the server sees only sums, and half of the hospitals add their noise "
-    "(docs/fairness.md).",
-    "The paper's networks start from ImageNet, ours from weights learnt on PneumoniaMNIST's public "
-    "training images.",
-    "PneumoniaMNIST names no patients: its epsilon is an image's. Each seed is a study of its own, "
-    "with that epsilon.",
-    "Rows with 'ensemble' are predictions inside a hospital: its own model is trained without "
-    "noise, never leaves, and is covered by no promise. Rows with 'thresholds' use the patient's "
-    "sex when deciding.",
-)
-DICE_NOTE = (
-    "Dice: top regions against the regions with the lesion, and their pixels against the lesion's "
-    "beside the most that any choice of the 13 regions reaches. The paper defines neither how many "
-    "regions count nor what is compared, and its regions are a U-Net's, so its column is not the "
-    "same figure."
-)
+PRINTED = printed("radiology")
 
 
 def radiographs(key: str, *, quick: bool = False, weights: str | None = None) -> Study:
@@ -180,7 +160,7 @@ def pneumonia(private: bool, *, part: str = "test", seed: int = SEED) -> Study:
 
 def reproduce(work: Work) -> Content:
     """Run what is not there yet, then write tables, the figure and the page."""
-    notes, quick = list(NOTES), work.quick
+    notes, quick = list(PRINTED["notes"]), work.quick
     work.out.mkdir(parents=True, exist_ok=True)
     weights: str | None = None
     try:
@@ -201,7 +181,7 @@ def reproduce(work: Work) -> Content:
     try:
         found = _explanations(wanted, work)
         tables["explanations"] = "Do region values point at lesions?", found
-        notes.append(DICE_NOTE)
+        notes.append(PRINTED["dice_note"])
     except MissingExtra as error:
         notes.append(f"Explanations were left out: {error}")
     try:

@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ Tables = dict[str, tuple[str, list[Row]]]
 """A table's name, its title, and its rows, which all have the same columns."""
 Chart = Any
 """An Altair figure: single, layered, faceted or concatenated."""
+
+
+def printed(paper: str) -> dict[str, Any]:
+    """What a paper prints, and our notes on it: the TOML file beside its module."""
+    return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text("utf-8"))
 
 
 class Table(TypedDict):

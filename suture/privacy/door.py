@@ -26,7 +26,7 @@ DP-SGD.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -359,22 +359,9 @@ class _Left:
                 )
 
 
-def _blocks(data: Patients, size: int) -> Iterator[Patients]:
+def _blocks(data: Patients, size: int) -> tuple[Patients, ...]:
     """Whole patients, as many at once as the memory for their contributions allows."""
-    most = max(1, _BLOCK // max(size, 1))
-    if data.rows <= most:
-        yield data
-        return
-    first = 0
-    while first < data.patients:
-        end = int(np.searchsorted(data.starts, data.starts[first] + most, side="right")) - 1
-        end = min(max(end, first + 1), data.patients)
-        rows = slice(int(data.starts[first]), int(data.starts[end]))
-        group = None if data.group is None else data.group[first:end]
-        yield Patients(
-            data.x[rows], data.y[rows], data.starts[first : end + 1] - rows.start, group, data.size
-        )
-        first = end
+    return data.parts(max(1, _BLOCK // max(size, 1)))
 
 
 # --- the exact sum over patients, in whole numbers ------------------------------------------------

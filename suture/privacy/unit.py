@@ -81,6 +81,25 @@ class Patients:
         """True when no patient has more than one row."""
         return self.patients == self.rows
 
+    def parts(self, most: int) -> tuple[Patients, ...]:
+        """Whole patients, up to ``most`` rows at once (a patient with more stays whole); the same
+        objects every time, so that what is computed from one can be remembered."""
+        if self.rows <= most:
+            return (self,)
+        kept: dict[int, tuple[Patients, ...]] = self.__dict__.setdefault("_parts", {})
+        if most not in kept:
+            found, first = [], 0
+            while first < self.patients:
+                last = int(np.searchsorted(self.starts, self.starts[first] + most, side="right"))
+                end = min(max(last - 1, first + 1), self.patients)
+                rows = slice(int(self.starts[first]), int(self.starts[end]))
+                group = None if self.group is None else self.group[first:end]
+                starts = self.starts[first : end + 1] - rows.start
+                found.append(Patients(self.x[rows], self.y[rows], starts, group, self.size))
+                first = end
+            kept[most] = tuple(found)
+        return kept[most]
+
     def fingerprint(self) -> bytes:
         """A digest of the content for the site's own use: it never leaves."""
         digest = hashlib.blake2b(str(self.declared).encode() + b"\0", digest_size=32)

@@ -1,26 +1,16 @@
-"""One question about one site's column, one noisy answer (``suture release``): rates, histograms
-and quantiles.
+"""One question about one site's column, one noisy answer (``suture release``, docs/releases.md):
+rates, histograms and quantiles.
 
 Every statistic is a vector of counts to which one patient adds one unit, however many rows the
-patient has: a rate counts patients with and without the event, a histogram puts each patient into
-one bin. Adding or removing a patient moves one count by one, so the L2 sensitivity is 1 (a
-histogram of rows, with at most ``cap`` rows per patient, has sensitivity ``cap``). Bins and bounds
-come from the public schema. Nothing exact leaves, not even the number of patients: the denominator
-of a rate is the sum of two noisy counts, at no further cost.
+patient has, so the L2 sensitivity is 1 (a histogram of rows, with at most ``cap`` rows per patient,
+has sensitivity ``cap``). Bins and bounds come from the public schema; the denominator of a rate is
+the sum of two noisy counts. Everything else is computed from noisy counts alone.
 
-Rates, shares, quantiles and their intervals are computed from noisy counts alone. This is
-post-processing and costs nothing. Intervals cover the noise: in 95 of 100 releases they hold the
-exact figure of this site's table. A rate has a second interval that also covers sampling error.
-
-The account of a study's releases is ``<study>/releases`` in the site's own ledger, beside the
-trainings. Its budget is fixed by the first release and never raised. Releases and trainings concern
-the same patients, so the answer also states what everything in the site's ledger costs together.
-
-As everywhere, the event is known first, the ledger is charged and durable, and only then does the
-door add noise. The charge depends on the study, the edition of the table and the question alone.
-The same question has the same answer, from the ledger's file, whatever has become of the rows.
-Noise is the discrete Gaussian, sampled exactly (``privacy/noise/mechanisms.py``), or the Gaussian of
-the analytic mechanism in floating point (docs/floating-point.md says what that does not promise).
+The account is ``<study>/releases`` in the site's own ledger; its budget is fixed by the first
+release. The event is known first, the ledger is charged and durable, and only then does the door add
+noise. The charge depends on the study, the edition of the table and the question alone; the same
+question has the same answer, from the ledger's file. Noise is the discrete Gaussian, sampled exactly
+(``privacy/noise/mechanisms.py``), or the Gaussian in floating point (docs/floating-point.md).
 """
 
 from __future__ import annotations

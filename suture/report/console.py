@@ -43,13 +43,6 @@ SHORT = {
     "Sent to hospitals": "Down",
 }
 ACCOUNTANTS = {"basic": "basic composition", "rdp": "RDP", "pld": "PLD"}
-BENCHES = {
-    "dpsgd_vs_opacus": "DP-SGD step against Opacus, 6-64-32-1, batch 32, one thread",
-    "dpsgd_vs_plain_torch": "DP-SGD step against a non-private PyTorch step, same network",
-    "dpsgd_wide_vs_opacus": "DP-SGD step against Opacus, 261-128-64-12",
-    "fedcvr_vs_flower_opacus": "FedCVR's work against Flower + Opacus, all cores",
-    "fedcvr_table_seconds": "Table 7 of FedCVR in full, seconds",
-}
 COMPOSITIONS = {
     "basic": "Basic composition",
     "sqrt_rule": "Square-root rule (no proof)",
@@ -369,7 +362,7 @@ def _safe(answer: Found | None) -> str:
 def print_bench(found: Found, console: Console | None = None) -> None:
     """Ratios first, then what could not be measured and why."""
     console, rows = _wide(console), []
-    for key, text in BENCHES.items():
+    for key, text in words.TEXTS["benches"].items():
         value, unit = found.get(key), " s" if key.endswith("seconds") else " x"
         rows.append((text, "not measured" if value is None else f"{value:,.1f}{unit}"))
     title = "How many times faster Suture is, measured side by side"
@@ -502,21 +495,55 @@ def print_methods(found: Sequence[Found], console: Console | None = None) -> Non
     """One line per method, best first where they were ranked; then where their settings are."""
     console = _wide(console)
     ranked = bool(found) and "points" in found[0]
-    table = RichTable(title="Methods for this study, best first" if ranked else "Methods", box=None)
-    for name in ("method", "suits", "why") if ranked else ("method", "private", "paper"):
-        table.add_column(name)
+    rows = []
     for row in found:
-        if ranked:
-            table.add_row(row["name"], f"{row['points']:g}", row["why"])
-        else:
-            papers = "; ".join(f"{p['authors']} {p['year']}, {p['where']}" for p in row["papers"])
-            table.add_row(row["name"], "yes" if row["private"] else "no", papers or "a reference")
-    console.print(table)
-    if ranked:
-        console.print(
-            "Points are what each method declares for such a federation, not a measurement."
+        papers = "; ".join(f"{p['authors']} {p['year']}, {p['where']}" for p in row["papers"])
+        plain = ("yes" if row["private"] else "no", papers or "a reference")
+        rows.append((row["name"], *((f"{row['points']:g}", row["why"]) if ranked else plain)))
+    table = RichTable(title="Methods for this study, best first" if ranked else "Methods", box=None)
+    heads = ("method", "suits", "why") if ranked else ("method", "private", "paper")
+    console.print(grid(table, heads, rows, left=range(3)))
+    points = "Points are what each method declares for such a federation, not a measurement."
+    _say(console, *([points] if ranked else []))
+    _say(console, "Settings: docs/study.md, [method]; as data: suture methods --json")
+
+
+def print_search(searches: Sequence[Found]) -> None:
+    """The ten best trials of each search, the one taken first; then where the table is."""
+    console = _wide(None, 140)
+    for found in searches:
+        best = next(row for row in found["rows"] if row["state"] == "best")
+        others = [row for row in found["rows"] if row["state"] == "finished"]
+        ranked = [best, *sorted(others, key=lambda row: -row[found["metric"]])]
+        rows = (
+            [f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()]
+            for row in ranked[:10]
         )
-    console.print("Settings: docs/study.md, [method]; as data: suture methods --json")
+        title = f"{found['method']}: {found['trials']} trials; taken: {found['rule']}"
+        left = [i for i, name in enumerate(best) if name == "state"]
+        console.print(grid(titled(title), (name.split(".")[-1] for name in best), rows, left=left))
+        ended = f"{found['ended_early']} ended early, {found['failed']} failed, {found['seconds']:.0f} s of training"
+        _say(console, f"{ended}. Searched on {found['searched_on']}.")
+        _say(console, f"Privacy cost of the search: {found['privacy_cost']}.")
+        _list_files(console, [f"table: {found['table']}", f"next: suture run {found['study']}"])
+
+
+def print_audit(found: Found) -> None:
+    """Claimed beside measured epsilon, test by test, and the verdict."""
+    console, rows = Console(), []
+    for test in found["tests"]:
+        figures = ["", "", ""]
+        if "claimed" in test:
+            values = (test["claimed"]["epsilon"], test["measured"]["epsilon"], test["reach"])
+            figures = ["∞" if value is None else f"{value:.2f}" for value in values]
+        rows.append((test["what"], *figures, "BROKEN" if test["broken"] else "consistent"))
+    size = f"{found['patients']:,} patients"
+    table = titled(f"{found['study']}, {found['method']} at {found['site']} ({size})")
+    heads = ("test", "claimed ε", "measured ε ≥", "could show", "verdict")
+    console.print(grid(table, heads, rows, left=(0, 4)))
+    _say(console, *(f"left out: {text}" for text in found["left_out"]), f"{found['scope']}.")
+    verdict = f"verdict: {found['verdict']} (false alarms: {found['rate']:g})"
+    _say(console, verdict, style="bold")
 
 
 def print_release(found: Found) -> None:

@@ -20,20 +20,20 @@ from pathlib import Path
 
 from suture.errors import RunError
 from suture.report.shell import fill, put
-from suture.report.words import ACCOUNTANTS, NONE, Found, delta, epsilon, finite, moment, tidy
+from suture.report.words import (
+    ACCOUNTANTS,
+    NONE,
+    TEXTS,
+    Found,
+    delta,
+    epsilon,
+    finite,
+    moment,
+    tidy,
+)
 
 MOST_ROWS = 12
 MOST_REFUSALS = 6
-NOT_COVERED = (
-    "exact metrics and counts that a study was allowed to publish without noise (its own report "
-    "lists them)",
-    "side channels: time, memory, network traffic, logs of the operating system",
-    "rounding of floating-point noise, which can reveal more than the theorem says to whoever sees "
-    "exact bits",
-    "what is learned about a patient from the pattern in other patients' records",
-    "a patient who is treated at several hospitals: each keeps its own ledger, and the costs add "
-    "up",
-)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _meaning(worst: float | None, delta_: float) -> Section:
             f"e^{epsilon(worst)}{factor}, except with a probability of about {delta(delta_)}. "
             "Smaller is stronger; above 10 the promise is weak."
         )
-    return Section("What this means", (words,), lists=(("Not covered", NOT_COVERED),))
+    return Section("What this means", (words,), lists=(("Not covered", TEXTS["not_covered"]),))
 
 
 def _why(item: Found) -> str:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from suture.schema.record import Intervals, MethodResult, Metrics, Plain, Record
@@ -22,6 +24,7 @@ Tree = TypeVar("Tree")
 Found = Mapping[str, Any]
 """The plain answer of a command, as ``--json`` prints it."""
 
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text("utf-8"))
 METRICS = {
     "auc": "AUC",
     "auprc": "AUPRC",

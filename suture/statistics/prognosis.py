@@ -1,19 +1,24 @@
 """How good a finished survival model is, from noisy counts of patients by predicted risk and follow-up.
 
-**Round 1** (6 % of the cost) counts patients in 64 fine bins of the score, which is log(-log(1 - m)) of
-the mean risk m over the model's intervals, and those with an event in 64 equal parts of the horizon:
+**Round 1** (4 % of the cost) counts patients in 40 fine bins of the score, which is log(-log(1 - m)) of
+the mean risk m over the model's intervals, and those with an event in 10 equal parts of the horizon:
 the server chooses from them 12 bins of risk and 8 intervals with about as many patients, and events, in
-each. **Round 2** counts patients by bin, interval and event, or beyond the horizon: one of 204 cells,
-sensitivity 1.
+each. **Round 2** counts patients by bin, interval and event, or beyond the horizon: a patient adds
+sqrt(.6) to one of 204 cells and sqrt(.4) r to one more sum, where r in [-1, 1] is how much a patient of
+that cell is expected to move the C-index, by the bins' own hazards (`expected`, `ranks_of`): the norm is
+at most 1. Least squares turn both back into counts (`cells`); a wrong guess costs accuracy, never truth.
 
-*C-index*: pairs of an event in one interval and a patient who leaves in a later one. The event's bin is
-higher, lower, or the same; within a bin 1/2 + w / 12 of the pairs are in order, where w is the width of
-the bin in the score, because a difference s of log hazards puts 1 / (1 + exp(-s)) of the pairs in order.
-Pairs within an interval are left out: under proportional hazards they are in order as often as others.
-*Calibration at the horizon*: in each bin the actuarial estimate of the risk beside the mean prediction.
-*Integrated Brier score*: in each bin with survival S and prediction Q, S (1 - S) + (S - Q)^2, over the
-ends of the intervals; only for models whose hazards are proportional, because there the score says Q.
-Intervals: the delta method of `cells`. Below 15 deviations of the noise in events everything is withheld.
+*C-index*: pairs of an event in one interval and a patient who leaves in a later one, or without the
+event in the same one (half of these leave after the event). The event's bin is higher, lower, or the
+same; within a bin 1/2 + w / 12 of the pairs are in order, where w is the width of the bin in the score,
+because a difference s of log hazards puts 1 / (1 + exp(-s)) of the pairs in order. Of two events in one
+interval either may be the first: half of these pairs are in order. To leave them out would be a bias.
+*Calibration at the horizon*: in quarters of the patients by risk (three bins each), the actuarial
+estimate of the risk beside the mean prediction. *Integrated Brier score*: in each quarter with survival
+S, mean prediction Q and predictions of variance V between its bins, S (1 - S) - V + (S - Q)^2, over the
+ends of the intervals (V stands for the variance of survival itself, which is the same where the model is
+calibrated); only for models whose hazards are proportional, because there the score says Q. Intervals:
+the delta method of `cells`. Below 15 deviations of the noise in events everything is withheld.
 """
 
 from __future__ import annotations
@@ -42,17 +47,19 @@ from suture.result import Result
 from suture.schema.message import Field
 from suture.schema.outcome import Survival, parts
 from suture.statistics.base import Floats, Statistic, Sum, per_patient
-from suture.statistics.cells import plain
+from suture.statistics.cells import Cells, gradient
 from suture.statistics.publish import shown
 from suture.statistics.survival import survival
 from suture.statistics.table_one import Z95
 
-FINE, REACH, BINS, INTERVALS = 64, 8.0, 12, 8
-SHARE = 0.03
+FINE, REACH, BINS, INTERVALS = 40, 6.0, 12, 8
+COARSE, QUARTERS = 10, 4
+SHARE = 0.02
 ENOUGH = 15.0
 WIDEST = 2.0
 """The widest that a bin counts as, in the score: the outer bins have no end."""
 CELLS = 2 * INTERVALS + 1
+OWN, RANK = math.sqrt(0.6), math.sqrt(0.4)
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,8 @@ class Prognosis(Statistic):
     def asks(self, round_: int) -> tuple[Sum, ...]:
         """Fine bins of the score, and of the times of events; then every cell."""
         if round_ == 1:
-            return (Sum("fine", FINE, 1.0, SHARE), Sum("events", FINE, 1.0, SHARE))
-        return (Sum("cells", BINS * CELLS, 1.0, 1 - 2 * SHARE),)
+            return (Sum("fine", FINE, 1.0, SHARE), Sum("events", COARSE, 1.0, SHARE))
+        return (Sum("cells", BINS * CELLS + 1, 1.0, 1 - 2 * SHARE),)
 
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
         """The model; in round 2 the bins, and the intervals as parts of the horizon."""
@@ -106,11 +113,12 @@ class Prognosis(Statistic):
         if round_ > 1:
             fields["edges"] = Field("<f8", (BINS - 1,), -REACH, REACH)
             fields["times"] = Field("<f8", (INTERVALS,), 0.0, 1.0)
+            fields["ranks"] = Field("<f8", (BINS * CELLS,), -1.0, 1.0)
         return fields
 
     def broadcast(self, state: State, site: str) -> Arrays:
         """The model and, once they are chosen, the bins and intervals."""
-        return {key: state[key] for key in (*self.model, "edges", "times") if key in state}
+        return {key: state[key] for key in (*self.model, "edges", "times", "ranks") if key in state}
 
     def adds(self, ask: Sum, data: Patients, site: str, message: Arrays) -> Rows:
         """A row's bin, or its cell."""
@@ -119,7 +127,7 @@ class Prognosis(Statistic):
             return out, per_patient(data)
         time, event = parts(data.y), self.outcome.events(data.y)
         if ask.name == "events":
-            out[rows, np.clip((time * FINE).astype(np.int64), 0, FINE - 1)] = event
+            out[rows, np.clip((time * COARSE).astype(np.int64), 0, COARSE - 1)] = event
             return out, per_patient(data)
         score = score_of(self.risks(message, data.x))
         if ask.name == "fine":
@@ -129,48 +137,47 @@ class Prognosis(Statistic):
         bins = np.searchsorted(np.asarray(message["edges"]), score, side="right")
         interval = np.searchsorted(np.asarray(message["times"]), time, side="left")
         cell = np.where(interval >= INTERVALS, 2 * INTERVALS, 2 * interval + event)
-        out[rows, np.clip(bins, 0, BINS - 1) * CELLS + cell] = 1.0
+        cell = np.clip(bins, 0, BINS - 1) * CELLS + cell
+        out[rows, cell] = OWN
+        out[:, -1] = RANK * np.asarray(message["ranks"], np.float32)[cell]
         return out, per_patient(data)
 
     def server_step(self, state: State, answers: Sequence[Answer]) -> State:
         """After round 1, the bins and intervals."""
         new = super().server_step(state, answers)
         if int(new["round"]) == 1:
-            grid = np.linspace(-REACH, REACH, FINE + 1)
-            new["edges"] = evenly(new["fine"], grid, BINS)
-            times = evenly(new["events"], np.linspace(0, 1, FINE + 1), INTERVALS)
+            fine, events = self.asks(1)
+            new["fine"] = above_noise(new["fine"], 2 * self.noise_of(fine))
+            new["events"] = above_noise(new["events"], self.noise_of(events))
+            new["edges"] = evenly(new["fine"], np.linspace(-REACH, REACH, FINE + 1), BINS)
+            times = evenly(new["events"], np.linspace(0, 1, COARSE + 1), INTERVALS)
             new["times"] = np.append(times, 1.0)
+            share = float(new["events"].sum()) / max(float(new["fine"].sum()), 1.0)
+            guess = expected(scores_of(new["fine"], new["edges"]), min(0.9, max(0.05, share)))
+            new["ranks"] = ranks_of(guess, new["edges"])
         return new
 
     def figures(self, state: State) -> dict[str, object]:
         """C-index, calibration at the horizon and integrated Brier score."""
         noise = self.noise_of(self.asks(2)[0])
-        cells = plain(np.asarray(state["cells"]), noise)
+        cells = opened(np.asarray(state["cells"]), np.asarray(state["ranks"]), noise)
         events = float(cells.counts.reshape(BINS, CELLS)[:, 1::2].sum())
         patients = max(0.0, float(cells.counts.sum()))
         found: dict[str, object] = {"patients": patients, "horizon": self.outcome.horizon}
         found["withheld"] = events < ENOUGH * max(noise, 1e-9)
         if found["withheld"]:
             return found
-        edges, middle = np.asarray(state["edges"]), self._scores(state)
+        edges = np.asarray(state["edges"])
+        middle = scores_of(np.asarray(state["fine"]), edges)
         value, spread = cells.of(lambda c: np.array([concordance(c, edges)]))
         found["c_index"] = _figure(value[0], spread[0, 0])
-        found["calibration"] = self._calibration(state, middle, noise)
+        found["calibration"] = self._calibration(state, middle, cells)
         if self.concepts is not None:
             curves = self._curves(state, middle)
             width = np.diff(np.append(0.0, state["times"]))
             value, spread = cells.of(lambda c: np.array([integrated_brier(c, curves, width)]))
             found["ibs"] = _figure(value[0], spread[0, 0])
         return found
-
-    def _scores(self, state: State) -> Floats:
-        """The mean score of each bin, by the fine counts."""
-        grid = np.linspace(-REACH, REACH, FINE + 1)
-        middle = (grid[1:] + grid[:-1]) / 2
-        mass = np.maximum(state["fine"], 0.0) + 1e-9
-        inside = np.searchsorted(np.asarray(state["edges"]), middle, side="right")
-        return np.asarray(np.bincount(inside, mass * middle, BINS) / np.maximum(
-            np.bincount(inside, mass, BINS), 1e-12))  # fmt: skip
 
     def _curves(self, state: State, middle: Floats) -> Floats:
         """Survival of each bin at the ends of the evaluation's intervals, by its mean score."""
@@ -183,19 +190,20 @@ class Prognosis(Statistic):
         at = np.interp(np.asarray(state["times"]), whole, np.append(0.0, hazard))
         return np.asarray(1 - proportional(score, at), np.float64)
 
-    def _calibration(self, state: State, middle: Floats, noise: float) -> dict[str, object]:
-        """By bin: the share with the event by the horizon, and what was predicted where the score
+    def _calibration(self, state: State, middle: Floats, cells: Cells) -> dict[str, object]:
+        """By quarter: the share with the event by the horizon, and what was predicted where the score
         says it."""
         observed, low, high = [], [], []
-        for block in np.asarray(state["cells"]).reshape(BINS, CELLS):
-            value, spread = plain(block, noise).of(lambda c: 1 - survival(c)[-1:])
-            reach = Z95 * math.sqrt(max(0.0, float(spread[0, 0])))
-            observed.append(min(1.0, max(0.0, float(value[0]))))
-            low.append(max(0.0, float(value[0]) - reach))
-            high.append(min(1.0, float(value[0]) + reach))
+        value, spread = cells.of(lambda c: 1 - survival(quarters(c))[:, -1])
+        for i in range(QUARTERS):
+            reach = Z95 * math.sqrt(max(0.0, float(spread[i, i])))
+            observed.append(min(1.0, max(0.0, float(value[i]))))
+            low.append(max(0.0, float(value[i]) - reach))
+            high.append(min(1.0, float(value[i]) + reach))
         predicted = None
         if self.concepts is not None:
-            predicted = (1 - self._curves(state, middle)[:, -1]).tolist()
+            last = 1 - self._curves(state, middle)[:, -1]
+            predicted = last.reshape(QUARTERS, -1).mean(axis=1).tolist()
         return {"predicted": predicted, "observed": observed, "low": low, "high": high}
 
 
@@ -205,9 +213,61 @@ def score_of(risk: Floats) -> Floats:
     return np.asarray(np.clip(np.log(-np.log1p(-mean)), -REACH, REACH))
 
 
+def scores_of(fine: Floats, edges: Floats) -> Floats:
+    """The mean score of each bin, by the fine counts."""
+    grid = np.linspace(-REACH, REACH, FINE + 1)
+    mass = fine + 1e-9
+    whole = np.concatenate([[-REACH], edges, [REACH]])
+    below = np.interp(whole, grid, np.append(0.0, np.cumsum(mass)))
+    moment = np.interp(whole, grid, np.append(0.0, np.cumsum(mass * (grid[1:] + grid[:-1]) / 2)))
+    middle = (whole[1:] + whole[:-1]) / 2
+    people = np.diff(below)
+    found = np.where(people > 1e-6, np.diff(moment) / np.maximum(people, 1e-12), middle)
+    return np.asarray(found, np.float64)
+
+
+def expected(scores: Floats, events: float) -> Floats:
+    """A guess of the counts for ranks: bins of equal mass whose hazards are proportional to exp of the
+    score, as many events in each interval, and half of the others leave on the way."""
+    there, ratio = np.full(BINS, 1 / BINS), np.exp(scores - scores.mean())
+    found = np.zeros((BINS, CELLS))
+    for k in range(INTERVALS):
+        died = np.minimum(
+            there * ratio * (events / INTERVALS) / max(there @ ratio, 1e-9), 0.9 * there
+        )
+        left = np.minimum((1 - events) / (2 * INTERVALS * BINS), there - died)
+        found[:, 2 * k + 1], found[:, 2 * k] = died, left
+        there = there - died - left
+    found[:, -1] = there
+    return found.ravel()
+
+
+def ranks_of(guess: Floats, edges: Floats) -> Floats:
+    """How far one more patient in each cell moves the C-index, the furthest by 1."""
+    scale = 1 / max(float(guess.max()), 1e-12)
+    slope = gradient(lambda c: np.array([concordance(c, edges)]), guess * scale)[0]
+    return np.asarray(slope / max(float(np.abs(slope).max()), 1e-12))
+
+
+def opened(words: Floats, ranks: Floats, noise: float) -> Cells:
+    """Counts by cell from what round 2 released: least squares, with the covariance of the noise."""
+    plain_, total = words[:-1], float(words[-1])
+    across = OWN * plain_ + RANK * ranks * total
+    shrink = RANK**2 / (OWN**2 + RANK**2 * float(ranks @ ranks))
+    inverse = (np.eye(len(ranks)) - shrink * np.outer(ranks, ranks)) / OWN**2
+    return Cells(inverse @ across, noise**2 * inverse)
+
+
+def above_noise(counts: Floats, least: float) -> Floats:
+    """Counts that stand out of the noise, and 0 for the others, which would spread the bins over
+    places where nobody is."""
+    found = np.where(counts > least, counts, 0.0)
+    return found if found.any() else np.ones_like(found)
+
+
 def evenly(fine: Floats, grid: Floats, count: int) -> Floats:
-    """Edges between ``count`` bins of about the same mass, from noisy fine counts."""
-    mass = np.maximum(fine, 0.0) + 1e-9
+    """Edges between ``count`` bins of about the same mass, from counts in fine bins."""
+    mass = fine + 1e-9
     share = np.append(0.0, np.cumsum(mass) / mass.sum())
     return np.interp(np.arange(1, count) / count, share, grid)
 
@@ -217,21 +277,27 @@ def concordance(cells: Floats, edges: Floats) -> float:
     counts = cells.reshape(BINS, CELLS)
     events = counts[:, 1::2]
     leaving = np.column_stack([counts[:, 0:-1:2] + events, counts[:, -1]])
-    later = np.flip(np.cumsum(np.flip(leaving, 1), axis=1), 1)[:, 1:]
+    later = np.flip(np.cumsum(np.flip(leaving, 1), axis=1), 1)[:, 1:] + counts[:, 0:-1:2] / 2
     below = np.cumsum(later, axis=0) - later
     inside = np.diff(edges, prepend=edges[0] - WIDEST, append=edges[-1] + WIDEST)
     tied = 0.5 + np.minimum(inside, WIDEST)[:, None] / 12
     pairs = float((events * later.sum(axis=0)).sum())
-    return float((events * (below + tied * later)).sum()) / max(pairs, 1e-9)
+    both = float((events.sum(axis=0) ** 2).sum()) / 2
+    won = float((events * (below + tied * later)).sum())
+    return (won + both / 2) / max(pairs + both, 1e-9)
 
 
 def integrated_brier(cells: Floats, curves: Floats, width: Floats) -> float:
     """Over the ends of the intervals, by their widths."""
-    counts = cells.reshape(BINS, CELLS)
-    share = counts.sum(axis=1) / max(float(counts.sum()), 1e-9)
-    there = np.array([survival(block) for block in counts])
-    scores = share @ (there * (1 - there) + (there - curves) ** 2)
-    return float(scores @ width)
+    counts, by = quarters(cells), curves.reshape(QUARTERS, -1, curves.shape[1])
+    share, there = counts.sum(axis=1) / max(float(counts.sum()), 1e-9), survival(counts)
+    inside = there * (1 - there) - by.var(axis=1)
+    return float(share @ (inside + (there - by.mean(axis=1)) ** 2) @ width)
+
+
+def quarters(cells: Floats) -> Floats:
+    """Counts of three neighbouring bins together."""
+    return np.asarray(cells.reshape(QUARTERS, BINS // QUARTERS, CELLS).sum(axis=1))
 
 
 def _figure(value: float, variance: float) -> dict[str, object]:
@@ -254,7 +320,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
     for i, value in enumerate(seen["observed"]):
         ends = {"value": value, "interval": [seen["low"][i], seen["high"][i]]}
         said = "–" if seen["predicted"] is None else f"{100 * seen['predicted'][i]:.1f}"
-        groups.append((Cell(f"{i + 1} of {BINS}"), Cell(said), shown(ends, 1, 100)))
+        groups.append((Cell(f"{i + 1} of {QUARTERS}"), Cell(said), shown(ends, 1, 100)))
     heads = ("Patients by risk", "Predicted, %", "Observed, %")
     return [
         Table("The model on held-out patients", ("", "All"), tuple(rows), remark),

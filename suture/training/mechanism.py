@@ -27,6 +27,7 @@ from suture.errors import DataError, PrivacyError, StudyError
 from suture.models.dense import Floats, dense_only
 from suture.models.dense import Trainer as TrainerName
 from suture.models.network import Network
+from suture.models.scattering import Scattering
 from suture.privacy.door import mechanism
 from suture.privacy.noise.source import State
 from suture.privacy.unit import Patients
@@ -65,7 +66,27 @@ def _train_dense(
     return train_affine(dense, params, PLAIN, NOTHING, data, local, key)[0]
 
 
-TRAINERS: dict[TrainerName, Trainer] = {"dense": _train_dense, "images": train_images}
+def _train_head(
+    network: Network,
+    params: Floats,
+    data: Patients,
+    local: Local,
+    key: bytes,
+    anchor: Floats | None,
+    push: Floats | None,
+) -> Floats:
+    """A linear model of public features: dense training on the features."""
+    if not isinstance(network, Scattering):
+        raise StudyError(f"this training needs public features, found {network.kind!r}")
+    features = Patients(network.features(data.x), data.y, data.starts, data.group, data.declared)
+    return _train_dense(network.head, params, features, local, key, anchor, push)
+
+
+TRAINERS: dict[TrainerName, Trainer] = {
+    "dense": _train_dense,
+    "images": train_images,
+    "features": _train_head,
+}
 """Every trainer, by the name that a network's ``trainer`` states."""
 
 

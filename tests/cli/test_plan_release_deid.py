@@ -4,6 +4,9 @@ codes, no traceback."""
 import json
 
 import pytest
+from support.ready import sign_all
+
+from suture.study import Study
 
 
 def test_plan_table_and_plot(suture_command, tmp_path):
@@ -57,6 +60,7 @@ def test_options_before_a_sub_command_are_refused(suture_command):
 
 def test_release_from_a_study_file(suture_command, tmp_path):
     suture_command("init", "mine", "--files", "--patients", 600, cwd=tmp_path, check=True)
+    sign_all(Study.from_toml(tmp_path / "mine" / "study.toml"), tmp_path / "mine")
     asked = (
         "release",
         "rate",

@@ -120,6 +120,7 @@ ALLOWED = {
 ONLY = {
     "duckdb": {"site"},
     "stdnum": {"site"},
+    "rbcl": {"site"},
     "adbc_driver_manager": {"site"},
     "dp_accounting": {
         "privacy",

@@ -183,7 +183,7 @@ def charter_of(asked):
         study=asked.name,
         protocol="2026-14",
         expires="2099-12-31",
-        outcome=asked.outcome,
+        outcome=asked.asked,
         features=tuple(asked.table.features),
         groups=asked.table.groups,
         regions=("MA",),

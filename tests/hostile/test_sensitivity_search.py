@@ -13,6 +13,7 @@ import pytest
 
 from suture.methods.registry import METHODS, declared
 from suture.privacy.unit import Patients
+from suture.schema.outcome import TICKS, TWO, Survival
 
 from . import rig
 
@@ -60,6 +61,13 @@ def cases():
             "method": {"name": name, "ensemble": True, "proximal": 0.0},
             **schema,
         }
+    followed = {"outcome": {"time": "days", "event": "death", "horizon": 9.0, "intervals": 3}}
+    for name, case in list(found.items()):
+        if (
+            Survival in declared(case["method"]["name"]).outcomes
+            and "ensemble" not in case["method"]
+        ):
+            found[f"{name}, follow-up"] = {**case, **followed}
     for into in ("none", "vector", "scalar"):
         for out in ("none", "vector", "scalar", "bias", "weight"):
             layers = {
@@ -104,23 +112,35 @@ def study_of(case):
     return rig_study, round_
 
 
-def table(rng, count, width, groups):
+def codes(rng, outcome, count):
+    """Outcomes: two classes, or follow-up with and without an event, up to and beyond the horizon."""
+    if outcome.two:
+        return rng.integers(0, 2, count)
+    return (
+        rng.integers(0, 2 * TICKS + 3, count)
+        if rng.random() < 0.5
+        else rng.choice([0, 1, TICKS, TICKS + 1, 2 * TICKS, 2 * TICKS + 1, 2 * TICKS + 2], count)
+    )
+
+
+def table(rng, count, width, groups, outcome):
     """Patients of one row, or of several; values within the bounds, some at them."""
     rows = rng.choice([1, 1, 3], count)
     x = rng.choice([-1.0, 0.0, 1.0, 0.3], (rows.sum(), width)).astype(np.float32)
     starts = np.append(0, np.cumsum(rows))
     return Patients(
-        x, rng.integers(0, 2, len(x)), starts, rng.integers(-1, 2, count) if groups else None
+        x, codes(rng, outcome, len(x)), starts, rng.integers(-1, 2, count) if groups else None
     )
 
 
-def neighbours(rng, width, groups):
+def neighbours(rng, width, groups, outcome=TWO):
     """Two tables; the patient that one has more comes last and has one row, a few, or more than a
     block."""
-    less = table(rng, int(rng.choice([1, 5, 64])), width, groups)
+    less = table(rng, int(rng.choice([1, 5, 64])), width, groups, outcome)
     extra = int(rng.choice([1, 1, 2, 12, 70]))
     x = rng.choice([-1.0, 1.0, 0.0], (extra, width)).astype(np.float32)
-    y = rng.integers(0, 2, extra) if rng.random() < 0.5 else np.full(extra, rng.integers(0, 2))
+    y = codes(rng, outcome, extra)
+    y = y if rng.random() < 0.5 else np.full(extra, y[0])
     starts = np.append(less.starts, less.rows + extra)
     group = None if less.group is None else np.append(less.group, rng.integers(-1, 2))
     more = Patients(np.concatenate([less.x, x]), np.concatenate([less.y, y]), starts, group)
@@ -245,7 +265,7 @@ def searched(case, tries, seed=0):
     known = [message for _ in range(4) for message in corpus(rng, honest, concepts)]
     for number in range(tries):
         climbing = kept is not None and number > max(tries // 3, len(known)) and rng.random() < 0.7
-        more, less = kept[:2] if climbing else neighbours(rng, width, groups)
+        more, less = kept[:2] if climbing else neighbours(rng, width, groups, asked.target or TWO)
         message = climbed(rng, kept[2]) if climbing else any_message(rng, honest, concepts)
         if number < len(known):
             message = known[number]

@@ -4,6 +4,7 @@ statement; linked, each person is trained on once."""
 import json
 
 import pytest
+from support.ready import sign_all
 
 from suture.cohorts.starter import write_starter
 from suture.engine.conduct import run
@@ -112,6 +113,7 @@ def test_people_are_linked_on_one_machine_only(study, tmp_path):
 
 
 def test_the_command(suture_command, study, tmp_path):
+    sign_all(study[0], tmp_path)
     done = suture_command("overlap", "study.toml", "--epsilon", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "people (" in done.stdout

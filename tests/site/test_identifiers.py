@@ -343,3 +343,41 @@ def test_the_table_s_own_names_are_blacked_out_in_any_letter_case(people):
 
 def test_source_options_are_those_of_a_study():
     assert {"separator", "encoding", "decimal", "missing", "table"} <= set(SourceSpec.model_fields)
+
+
+def test_a_number_beside_a_street_is_the_house_and_elsewhere_is_looked_at(tmp_path):
+    houses = [str(1 + 7 * i % 250) for i in range(100)]
+    streets = [f"Rua {'ABCDEFGHIJ'[i % 10]}{i}" for i in range(100)]
+    near = {"logradouro": streets, "numero": houses, "peso": ["70"] * 100}
+    far = {"logradouro": streets, "peso": ["70"] * 100, "numero": houses}
+    assert verdicts(write(tmp_path / "near.csv", near))["numero"] == "drop"
+    assert verdicts(write(tmp_path / "far.csv", far))["numero"] == "look"
+
+
+def test_a_location_is_a_place_unless_its_values_are_of_the_body(tmp_path):
+    towns = [f"Town{i % 60}" for i in range(120)]
+    table = {"patient_location": towns, "location": ["left", "right"] * 60, "area": ["12.5"] * 120}
+    found = verdicts(write(tmp_path / "t.csv", table))
+    assert found == {"patient_location": "drop", "location": "keep", "area": "keep"}
+
+
+def test_the_number_of_a_clinic_that_no_two_rows_share_is_a_persons(tmp_path):
+    numbers = [str(1_000_000 + 7 * i) for i in range(100)]
+    departments = [str(10 + i % 5) for i in range(100)]
+    found = verdicts(
+        write(tmp_path / "t.csv", {"clinic_number": numbers, "department_number": departments})
+    )
+    assert found == {"clinic_number": "drop", "department_number": "keep"}
+
+
+def test_a_code_in_groups_is_a_code(tmp_path):
+    codes = [f"ZZ {i:02d} {(7 * i) % 100:02d} {(3 * i) % 100:02d} T" for i in range(100)]
+    pressures = [f"{110 + i % 30}/{70 + i % 20}" for i in range(100)]
+    found = verdicts(write(tmp_path / "t.csv", {"xq": codes, "bp": pressures}))
+    assert found == {"xq": "drop", "bp": "keep"}
+
+
+def test_a_language_at_the_end_of_a_name_says_nothing():
+    assert [hint_of(name) for name in ("NomFr", "PrenomAr", "name_en", "alt_phone")] == [
+        "name", "name", "name", "phone",
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ the cost is what was planned, and engines agree."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +12,22 @@ from dp_accounting.dp_event import GaussianDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support.followed import SURVIVAL
 from support.statistics import SCHEMA, public
 
 import suture
 from suture.cli.options import Engines
+from suture.models.concepts import terms
 from suture.models.dense import Dense
+from suture.models.hazards import Hazards
 from suture.privacy.accounting.accountant import epsilon
 from suture.privacy.accounting.events import compose
 from suture.privacy.unit import Patients
 from suture.schema.message import UpTo
+from suture.schema.outcome import TICKS
 from suture.statistics.base import any_of, per_patient
 from suture.statistics.evaluation import Evaluation
+from suture.statistics.prognosis import Prognosis
 from suture.statistics.publish import ask, figures_of
 from suture.statistics.regression import STEPS, Regression
 from suture.statistics.survival import Survival
@@ -29,10 +35,15 @@ from suture.statistics.table_one import TableOne
 from suture.study import Study
 
 SIZES = {"a": 300, "b": 200, "c": 100}
+FOLLOWED = replace(public(SIZES), outcome=SURVIVAL)
 EVERY = {
     "describe": (TableOne(public(SIZES), by=("sex",)), 1),
     "evaluate": (Evaluation(public(SIZES), network=Dense((SCHEMA.width, 1)), by="sex"), 2),
     "survive": (Survival(public(SIZES), time="age", by="sex"), 2),
+    "follow-up": (Survival(FOLLOWED, by="sex"), 2),
+    "prognosis": (Prognosis(FOLLOWED, network=Hazards((SCHEMA.width, 8))), 2),
+    "prognosis of terms": (Prognosis(FOLLOWED, concepts=terms(SCHEMA)), 2),
+    "describe follow-up": (TableOne(FOLLOWED, by=("sex",)), 1),
     "logistic": (Regression(public(SIZES), sites="fixed"), STEPS + 2),
     "linear": (Regression(public(SIZES), family="linear", of="bp"), STEPS + 2),
     "poisson": (Regression(public(SIZES), family="poisson", of="bp", offset="age"), STEPS + 2),
@@ -61,7 +72,8 @@ def test_a_patient_never_adds_more_than_the_limit(name, data):
     extreme = st.sampled_from([-1.0, 1.0, 0.0, 0.5, -0.25, 1e30, -1e30, np.nan, np.inf])
     count = data.draw(st.integers(1, 4))
     x = data.draw(hnp.arrays(np.float32, (count, width), elements=extreme))
-    y = data.draw(hnp.arrays(np.int32, count, elements=st.integers(0, 1)))
+    codes = st.integers(0, 1 if statistic.public.outcome.two else 2 * TICKS + 2)
+    y = data.draw(hnp.arrays(np.int32, count, elements=codes))
     patient = Patients(x, y, np.array([0, count]), declared=100)
     message = hostile(statistic, round_, data.draw)
     for one in statistic.asks(round_):

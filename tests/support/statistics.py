@@ -45,9 +45,15 @@ def rows(n: int, rng: np.random.Generator) -> tuple[Patients, dict[str, np.ndarr
     return Patients(x, y, np.arange(n + 1), declared=n), values
 
 
-def run(statistic, tables: dict[str, Patients], rng: np.random.Generator | None, rounds: int = 1):
+def run(
+    statistic,
+    tables: dict[str, Patients],
+    rng: np.random.Generator | None,
+    rounds: int = 1,
+    begin: dict[str, np.ndarray] | None = None,
+):
     """The statistic's state after its rounds; noise by ``rng``, none without."""
-    state = statistic.init(list(tables), np.random.default_rng(0))
+    state = {**statistic.init(list(tables), np.random.default_rng(0)), **(begin or {})}
     for round_ in range(1, rounds + 1):
         words = {}
         for ask in statistic.asks(round_):

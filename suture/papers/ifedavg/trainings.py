@@ -72,11 +72,10 @@ OUTLIERS: dict[str, tuple[str, tuple[Settings, str], tuple[Fault, ...]]] = {
 }
 """Federations with one client at which FedAvg should fail: who, the data, and faults to plant.
 
-Stated before anything was trained, and run once. `cohorts.outbreak` has the first two mechanisms. VSN's
-columns are those of two files a sensor, which the authors' published loader joins in the order in which
-the file system lists them: acoustic or seismic first, whichever comes. And their code can turn one
-sensor's outcome round. Sensor 19 is one of the two whose rows Figure 15 shows; the other, 5, has 13
-rows here."""
+Stated before anything was trained, and run once. `cohorts.outbreak` has the first two mechanisms. The
+authors' loader joins VSN's two files a sensor in the order in which the file system lists them, acoustic
+or seismic first, and their code can turn one sensor's outcome round. Sensor 19 is one of the two that
+Figure 15 shows; the other, 5, has 13 rows here."""
 METHOD: Settings = {
     "name": "ifedavg", "rounds": 1000, "local_epochs": 1, "batch": 16, "rate": 0.002 * 16, "momentum": 0.5,
     "rate_decay": 0.9, "rate_steps": 50, "class_weights": "inverse", "weighting": "uniform", "share_layers": True,
@@ -86,36 +85,26 @@ METHOD: Settings = {
 loss over batches of 16; ours is the mean, so the same step is 16 times the rate."""
 
 OWN: dict[str, Settings] = {"heart": {"rate": 0.008, "class_weights": None}}
-"""The heart hospitals are not in the paper. Their rate and class weights are the best of six pairs
-(1, 4 and 16 times the printed rate; the paper's class weights or none) on patients set apart
-*inside* training, mean weighted F1 over the five seeds: FedAvg 0.823 (with weights 0.784 to 0.799),
-iFedAvg 0.835 (with weights 0.795 to 0.801).
-
-Not a blind choice: the three pairs with weights came first, and test scores with the best of them
-(iFedAvg 0.775, FedAvg 0.786) had been seen when the three without were added. And the five splits
-overlap: a patient set apart in one is tested on in another. `more_jobs` repeats the comparison at
-twenty splits that nothing was chosen on."""
+"""The heart hospitals are not in the paper. Rate and class weights are the best of six pairs (1, 4, 16
+times the printed rate; the paper's weights or none) on patients set apart *inside* training, mean over
+five seeds: FedAvg 0.823 (with weights 0.784 to 0.799), iFedAvg 0.835 (0.795 to 0.801). Not a blind
+choice: test scores with weights (iFedAvg 0.775, FedAvg 0.786) had been seen when the pairs without were
+added, and the splits overlap. `more_jobs` repeats it at twenty splits that nothing was chosen on."""
 SEEDS_OF = {"outbreak prognosis": 3}
 """How many of the five seeds a set is run with, where not with all."""
 
 SPREAD, SPREAD_OF = 0.5, {"heart": 0.1}
-"""`method.layer_spread` of the row with a prior, ours and not the paper's; four values were tried
-(none, and three).
+"""`method.layer_spread` of the row with a prior, ours and not the paper's; none and three were tried.
 
-Chosen on the generated outbreak's diagnosis at seeds 101 to 103, which are in no table: mean
-weighted F1 0.8134, 0.8124, 0.8095 and 0.8098 with 0.5, 0.25, 0.1 and none; lowest client of a seed
-0.751, 0.728, 0.738, 0.742. FedAvg had four tries too, its rate (0.008 to 0.064: 0.8073, 0.8087,
-0.8086, 0.8079; lowest 0.741 to 0.745), and keeps the paper's.
-
-The heart hospitals are trained at a quarter of the rate, and their layers stay nearer to the
-identity: 0.5 hardly holds them. It was tried there first, and seen to change nothing for VA Long
-Beach at the five seeds and at seeds 21 to 31. Then 0.1 was chosen at seeds 101 to 108: mean 0.837,
-0.833, 0.830 and 0.827 with 0.1, 0.2, 0.5 and none (FedAvg 0.819), VA Long Beach 0.758, 0.756,
-0.739, 0.743 (FedAvg 0.761). Splits of the same 920 patients overlap."""
+Chosen on the outbreak's diagnosis at seeds 101 to 103, which are in no table: mean F1 0.8134, 0.8124,
+0.8095 and 0.8098 with 0.5, 0.25, 0.1 and none; lowest client 0.751, 0.728, 0.738, 0.742. FedAvg had four
+tries too, its rate (0.008 to 0.064: 0.8073, 0.8087, 0.8086, 0.8079), and keeps the paper's. At the heart
+hospitals, trained at a quarter of the rate, 0.5 changed nothing at the five seeds and at 21 to 31; 0.1
+was chosen at seeds 101 to 108: mean 0.837, 0.833, 0.830 and 0.827 with 0.1, 0.2, 0.5 and none (FedAvg
+0.819), VA Long Beach 0.758, 0.756, 0.739, 0.743 (FedAvg 0.761). Splits of the 920 patients overlap."""
 MORE = {"heart": tuple(range(41, 61)), "outbreak diagnosis": (*range(201, 209), 218, 219, 220)}
-"""Further seeds, at which nothing was looked at before, where clients are few or small: five splits
-say little. Twenty of the outbreak (201 to 220) were planned and trained from both ends; these were
-there when time was up, and only then was any of their scores read."""
+"""Further seeds, at which nothing was looked at before. Twenty of the outbreak (201 to 220) were planned
+and trained from both ends; these were there when time was up, before any of their scores was read."""
 PRIVATE_EPSILONS = (None, 8.0, 4.0, 2.0, 1.0)
 PRIVATE_COHORTS: dict[str, Settings] = {
     "outbreak diagnosis": {"name": "outbreak", "task": "diagnosis"},

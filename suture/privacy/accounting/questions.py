@@ -1,36 +1,20 @@
-"""What a person asks before a study: the engines of ``suture plan`` and its subcommands.
+"""What a person asks before a study: the engines of ``suture plan`` and its subcommands
+(docs/planning.md). Epsilons are rounded up throughout.
 
-**`answer`** takes all but one figure of a study and computes the missing one. The figures are
-patients (of one hospital or many), batch, length (epochs, or rounds of local epochs), noise,
-epsilon and delta. Every accountant answers for every hospital; the worst hospital governs. Two
-answers are not monotone, because the number of steps is ceil(patients/batch): a batch one larger
-may save a step, one patient more may cost one. *Batch* is the largest that fits: for a given number
-of steps the cost grows with the batch, so the search goes over numbers of steps first. *Patients*
-is the size from which this hospital and every larger one fit.
+**`answer`** computes the figure that was left out. Every accountant answers for every hospital; the
+worst hospital governs. Two answers are not monotone, because the number of steps is
+ceil(patients/batch): *batch* is the largest that fits (for a given number of steps the cost grows
+with the batch, so the search goes over numbers of steps first), *patients* the size from which this
+hospital and every larger one fit.
 
-**`budget_over_rounds`** adds a training up round by round, in four ways:
+**`budget_over_rounds`** adds a training up round by round: by basic composition at the *total*
+delta, by the square-root rule (marked where it promises more than can be proven), by RDP and PLD.
 
-- basic: the basic composition theorem at the *total* delta (``accountant.py``). Proven, loose.
-- sqrt rule: the epsilon of one round times the square root of the rounds. A rule of thumb, not a
-  bound: too high for few rounds and too low for many (rounds labelled 1 each at delta 1e-5: 3.2
-  against a true 2.69 at 10 rounds, 10.0 against a true 10.39 at 100). Rows where it promises more
-  than can be proven are marked.
-- rdp and pld: as the ledgers do it; without sampling, pld is the exact Gaussian formula.
-
-**`safe_epsilon`** is the strongest privacy at which a safety decision can still be trusted. A site
-releases the rate of an adverse event among n patients with Gaussian noise; a regulator flags the
-drug when the released rate is above a threshold. One patient moves the count by 1, so noise of
-sigma patients is sigma/n on the rate. The flag is *reliable* when it is right with at least the
-asked probability, which means one of two things:
-
-- without sampling error: the site's own rate *is* the true rate, and only noise can turn the flag:
-  P(right) = Phi(n |rate - threshold| / sigma);
-- with sampling error: the site's events are Binomial(n, rate), so a small hospital can be on the
-  wrong side before any noise is added. P(right) = sum over k of Binomial(k) P(k + N(0, sigma^2) on
-  the right side of n threshold), which no epsilon lifts above its limit as noise vanishes. (In that
-  limit a count exactly at the threshold is a coin toss.)
-
-Epsilons are rounded up throughout.
+**`safe_epsilon`**: the flag on a rate of n patients under noise of sigma patients is right with
+probability Phi(n |rate - threshold| / sigma) if the site's own rate is the true one; with sampling
+error, events are Binomial(n, rate), and P(right) = sum over k of Binomial(k) P(k + N(0, sigma^2) on
+the right side of n threshold), which no epsilon lifts above its limit as noise vanishes (there a
+count exactly at the threshold is a coin toss).
 """
 
 from __future__ import annotations

@@ -1,34 +1,22 @@
 """The files of a ledger: rows in a hash chain (SQLite), the head kept apart from them, and who
-remembers it.
+remembers it (docs/ledger.md).
 
 **The chain.** Each row carries the SHA-256 of its own content and of the row before, and triggers
-refuse updates and deletions (``ledger.py`` says what the rows mean). There are two chains.
-``entries`` holds what the budget rests on: promises, charges, admissions,
-write-offs. ``notes`` holds what may depend on patients' rows (consent counts, erasures) and
-refusals; no head covers it, so it cannot change anything that leaves the site.
+refuse updates and deletions. ``entries`` holds what the budget rests on: promises, charges,
+admissions, write-offs. ``notes`` holds what may depend on patients' rows, and refusals; no head
+covers it, so it cannot change anything that leaves the site. Times never go back by more than two
+seconds: a charter's expiry and the order of events rest on them.
 
-Times never go back: a clock set back by more than two seconds is an error, because a charter's
-expiry and the order of events rest on it. A time server's small correction repeats the last moment.
+**The head.** A hash chain shows an edit, not a tail that was cut off, so the number of entries and
+the last hash are also kept in a file beside the ledger, written after every commit and before
+anything is released: it may lag behind the ledger, never be ahead of it. It has two lines of fixed
+length, written in turn and each with its own checksum, so that a write that is cut short leaves the
+other intact. (Renaming a new file over the old one takes 4 ms on ext4; this takes 0.05.)
 
-**The head.** A hash chain shows an edit, not a tail that was cut off: what is left is a shorter,
-valid chain. So the number of entries and the last hash are also kept in a file beside the ledger,
-written after every commit and before anything is released. The file may lag behind the ledger by what a crash
-interrupted; it may never be ahead of it. It has two lines of fixed length, written in turn and each
-with its own checksum: a write that is cut short leaves the other line intact. (Renaming a new file
-over the old one would be simpler, but takes 4 ms on ext4, which flushes; this takes 0.05.)
-
-Someone who can write both files can still cut both. Against that a hub (or any witness outside the
-site) countersigns a head with Ed25519 and keeps its copy: the ledger must forever contain the entry
-that it names. A head also says how much epsilon and delta were reserved in all (basic composition),
-so that whoever remembers it knows what a lost tail cost. It holds nothing that depends on rows.
-
-A home that is restored from its backup, or deleted and made anew, brings an older chain whose head
-agrees: a fresh budget, silently. So this machine remembers heads too (`LocalWitness`), in a folder
-outside the home (``SUTURE_WITNESS``, by default ``~/.local/state/suture/witness``): the head of
-each ledger by its random name, so that a home may be moved, and which ledger lay at which path, so
-that a deleted home is missed. A ledger that is opened must contain what is remembered, or a person
-must have written the difference off (``suture ledger write-off``). This guards against accidents
-only: whoever can write the home can write that folder too.
+Against someone who can write both files a witness outside the site countersigns a head with Ed25519.
+Against a home that is restored or made anew this machine remembers heads (`LocalWitness`), by each
+ledger's random name and by its path. A head also says how much epsilon and delta were reserved in
+all, so that whoever remembers it knows what a lost tail cost; it holds nothing that depends on rows.
 """
 
 from __future__ import annotations

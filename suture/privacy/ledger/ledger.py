@@ -340,8 +340,7 @@ class Ledger:
         """Every row in the order of time: the chain, and the notes with their own numbers."""
         with self._reading():
             self._catch_up_notes()
-            noted = [Entry(*row) for row in self._db.execute("SELECT * FROM notes ORDER BY seq")]
-            found = [*self._rows(0), *noted]
+            found = [*self._rows(0), *self._rows(0, "notes")]
             if not all(isinstance(entry.time, str) for entry in found):
                 raise self._untrusted("the time of an entry cannot be understood")
             return sorted(found, key=lambda entry: entry.time)
@@ -488,50 +487,45 @@ class Ledger:
             raise self._untrusted(f"entry {seq} was changed after it was written", seq)
         return entry
 
-    def _rows(self, after: int) -> Iterator[Entry]:
-        for row in self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (after,)):
+    def _rows(self, after: int, table: str = "entries") -> Iterator[Entry]:
+        for row in self._db.execute(f"SELECT * FROM {table} WHERE seq > ? ORDER BY seq", (after,)):
             if len(row) != 9:
                 raise self._untrusted("its entries have the wrong number of fields")
             yield Entry(*row)
 
-    def _catch_up(self) -> None:
-        """Read what other processes have added since, checking each link of the chain."""
-        books = self._books
-        head = self._db.execute("SELECT entries, hash FROM head WHERE id = 1").fetchone()
-        if head == (books.count, books.hash):
+    def _added(self, table: str, head: str, tail: _Tail) -> Iterator[Entry]:
+        """What other processes have added to a chain since; each link is checked, then its end."""
+        kept = self._db.execute(f"SELECT entries, hash FROM {head} WHERE id = 1").fetchone()
+        if kept == (tail.count, tail.hash):
             return
-        for entry in self._rows(books.count):
-            problem = entry.problem(books.count, books.hash, books.time)
-            if problem:
-                raise self._untrusted(problem, books.count + 1)
+        noted, problem = table == "notes", None
+        for entry in self._rows(tail.count, table):
+            if problem := entry.problem(tail.count, tail.hash, tail.time):
+                break
+            yield entry
+            tail = _Tail(entry.seq, entry.hash, entry.time)
+        following = tail.count + 1
+        if problem is None and kept != (tail.count, tail.hash):
+            found = "no head" if kept is None else f"a head at entry {kept[0]}"
+            problem = f"entry {following} is missing or the head was changed"
+            problem += "" if noted else f": the last is {tail.count}, with {found}"
+        if problem:
+            raise self._untrusted(
+                *((f"in the notes, {problem}",) if noted else (problem, following))
+            )
+
+    def _catch_up(self) -> None:
+        books = self._books
+        for entry in self._added("entries", "head", _Tail(books.count, books.hash, books.time)):
             try:
                 books.take_in(entry)
             except (KeyError, ValueError, TypeError, PrivacyError) as error:
                 problem = f"entry {entry.seq} cannot be understood ({type(error).__name__})"
                 raise self._untrusted(problem, entry.seq) from error
-        if head != (books.count, books.hash):
-            found = "no head" if head is None else f"a head at entry {head[0]}"
-            problem = f"is missing or the head was changed: the last is {books.count}, with {found}"
-            raise self._untrusted(f"entry {books.count + 1} {problem}", books.count + 1)
 
     def _catch_up_notes(self) -> None:
-        """Read what was noted since, checking each link."""
-        tail = self._notes
-        head = self._db.execute("SELECT entries, hash FROM notes_head WHERE id = 1").fetchone()
-        if head == (tail.count, tail.hash):
-            return
-        asked = "SELECT * FROM notes WHERE seq > ? ORDER BY seq"
-        for row in self._db.execute(asked, (tail.count,)):
-            note = Entry(*row)
-            problem = note.problem(tail.count, tail.hash, tail.time)
-            if problem:
-                raise self._untrusted(f"in the notes, {problem}")
-            tail = _Tail(note.seq, note.hash, note.time)
-        if head != (tail.count, tail.hash):
-            raise self._untrusted(
-                f"in the notes, entry {tail.count + 1} is missing or the head was changed"
-            )
-        self._notes = tail
+        for note in self._added("notes", "notes_head", self._notes):
+            self._notes = _Tail(note.seq, note.hash, note.time)
 
     def _audit(self, thorough: bool = False, recall: bool = True) -> None:
         # The head first, the rows second: a charge in between makes the rows longer, not the head.

@@ -4,6 +4,7 @@ charge before anything leaves, and what is refused."""
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("rbcl", reason="pip install 'suture[overlap]'")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.loopback import Loopback
+from support.ready import sign_all
 
 from suture.engine.conduct import run
 from suture.errors import BudgetExhausted, NotReady, Refused, StudyError
@@ -281,6 +283,22 @@ def test_a_set_that_is_too_large_is_cut_by_a_secret_order():
     assert kept[0] != kept[1]
 
 
+@given(
+    st.sets(st.integers(0, 30), max_size=20),
+    st.sets(st.integers(0, 30), max_size=8),
+    st.integers(0, 30),
+)
+def test_one_patient_more_moves_the_count_by_at_most_one_also_where_sets_are_cut(one, other, who):
+    def count(mine):
+        sets = [
+            {e for e in PAIR.elements(keys_of(people), b"1" * 32, first) if e.startswith(b"person")}
+            for first, people in ((True, mine), (False, other))
+        ]
+        return len(sets[0] & sets[1])
+
+    assert abs(count(one | {who}) - count(one - {who})) <= 1
+
+
 def test_the_order_of_a_set_says_nothing_about_who_is_a_person():
     found = PAIR.elements(keys_of(range(5)), b"1" * 32, True)
     first = [e.startswith(b"person") for e in found[:5]]
@@ -306,3 +324,36 @@ def test_all_counts_of_a_hospital_together_cost_what_the_study_says(hospitals):
     assert len(asked.pairs) == hospitals * (hospitals - 1) // 2
     spent = epsilon_of(asked.event, asked.budget.delta, asked.budget.accountant)
     assert 0.69 < spent <= 0.7
+
+
+# --- over processes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.nobody_signs
+def test_a_hub_and_a_process_for_each_site_count_the_same_people(folder, suture_command):
+    """As a user does it, over TLS; unsigned tables are refused, signed ones are counted and paid
+    for, and asking again costs nothing."""
+    pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
+    lifetime = {"epsilon": 100.0, "delta": 1e-3}
+    sites = [
+        {"name": n, "data": f"{n}.csv", "patients": 60, "lifetime": lifetime} for n in ("a", "b")
+    ]
+    study = study_of(sites=sites, federation={"deadline": 60, "gathering": 60})
+    (folder / "study.toml").write_text(study.to_toml())
+    asked = ("overlap", "study.toml", "--engine", "flower", "--json")
+    refused = suture_command(*asked, cwd=folder)
+    assert refused.returncode == NotReady.exit_code
+    assert "nobody at the site has signed" in refused.stderr
+    assert not list(folder.rglob(LEDGER))
+    sign_all(study, folder)
+    found = json.loads(suture_command(*asked, cwd=folder, check=True).stdout)
+    (pair,) = found["pairs"]
+    assert pair["sites"] == ["a", "b"]
+    assert abs(pair["people"] - SHARED["a", "b"]) <= 6 * found["noise_sd"] + 1  # 1 case in 10^8
+    assert charges(folder, "a")[0] == charges(folder, "b")[0] == [("ward/overlap", "overlap")]
+    told = suture_command(
+        "overlap", "study.toml", "--engine", "flower", "--epsilon", "1", cwd=folder
+    )
+    assert told.returncode != 0
+    assert "overlap = 0.1 in [study]" in told.stderr

@@ -193,8 +193,7 @@ class Omop:
         casts = [self._cast(table, name, "TIMESTAMP") for name in given] or [
             "CAST(NULL AS TIMESTAMP)"
         ]
-        times = [in_use(cast) for cast in casts]
-        return times[0] if len(times) == 1 else f"coalesce({', '.join(times)})"
+        return in_use(casts[0] if len(casts) == 1 else f"coalesce({', '.join(casts)})")
 
     # --- concepts -----------------------------------------------------------------------------------------------------
 

@@ -171,16 +171,17 @@ class Query:
     def _taken(self, domain: Domain, columns: Mapping[str, Column]) -> str:
         """One pass over the events of a domain, with one value for each column and index event."""
         sets = {self.records.match([one.concepts]) for one in columns.values()}
-        windows = {" AND ".join(_inside(one.window)) for one in columns.values()}
+        windows = [one.window for one in columns.values()]
+        # a death may have no day, so none is left out beforehand
+        widest = next((w for w in windows if all(_within(one, w) for one in windows)), None)
+        widest = None if domain == "death" else widest
         either = self.records.match([one.concepts for one in columns.values()])
         rules = [] if either == "true" else [either]
-        shared = len(windows) == 1 and domain != "death"  # a death may have no day
-        if "" not in windows and domain != "death":
-            rules.append(f"({' OR '.join(sorted(windows))})")
+        rules += _inside(widest) if widest else []
         taken = []
         for name, column in columns.items():
             where = [self.records.match([column.concepts])] if len(sets) > 1 else []
-            where += [] if shared else _inside(column.window)
+            where += [] if column.window == widest else _inside(column.window)
             where += self._value_rules(name, column)
             taken.append(f"{self._take(name, column, ' AND '.join(where))} AS {quoted_name(name)}")
         only = f" WHERE {' AND '.join(rules)}" if rules else ""
@@ -228,10 +229,15 @@ class Query:
 
     def _value(self, name: str, event: Event) -> str:
         """The number of an event, in the column's unit; NULL where its unit is not converted."""
-        changes: dict[tuple[float, float] | None, list[str]] = {}
+        changes: dict[tuple[float, float] | None, dict[str, None]] = {}
+        of: dict[int, set[tuple[float, float] | None]] = {}
         for unit in self.units.get(name, ()):
-            here = f"e.unit_id = {unit.unit_id} AND e.unit_text = {self.records.text(unit.text)}"
-            changes.setdefault(unit.change, []).append(here)
+            of.setdefault(unit.unit_id, set()).add(unit.change)
+        for unit in self.units.get(name, ()):
+            here = f"e.unit_id = {unit.unit_id}"
+            if len(of[unit.unit_id]) > 1 or not unit.unit_id:  # the concept alone does not say it
+                here += f" AND e.unit_text = {self.records.text(unit.text)}"
+            changes.setdefault(unit.change, {})[here] = None
         if set(changes) <= {(1.0, 0.0)}:
             return "e.value"
         cases = ""
@@ -329,6 +335,18 @@ def _whole(column: Column, found: str) -> str:
     if column.death and column.taken != "days":
         return f"CASE {found} WHEN 2 THEN NULL WHEN 1 THEN 1 ELSE 0 END"
     return f"coalesce({found}, 0)" if column.taken in ("count", "any") else found
+
+
+def _within(inner: Window, outer: Window) -> bool:
+    """Whether one window lies in another; ends that cannot be compared do not."""
+    for one, other, sign in ((inner.low, outer.low, 1), (inner.high, outer.high, -1)):
+        if other is not None and (
+            one is None
+            or (one.anchor, one.unit) != (other.anchor, other.unit)
+            or sign * one.amount < sign * other.amount
+        ):
+            return False
+    return True
 
 
 def _inside(window: Window) -> list[str]:

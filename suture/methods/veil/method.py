@@ -560,8 +560,8 @@ class Voting(Settings):
 
 
 def mode_for(public: Public) -> Mode:
-    """The mode where none is stated: sums where the study masks them and there are enough hospitals
-    for a sum to hide one (docs/veil.md, Which mode), or else votes, which need no trust."""
+    """The mode where none is stated: sums where the study masks them, which votes could not be, and
+    there are enough hospitals for it; or else votes, which need no trust."""
     return "secure" if public.masked and public.sites >= 3 else "votes"
 
 

@@ -206,7 +206,7 @@ def test_what_needs_classes_is_refused(tmp_path):
     features = {**FEATURES, "days": {"kind": "number", "low": 0, "high": 1}}
     with pytest.raises(StudyError, match="days"):
         study(tmp_path, schema={"patient": "id", "features": features})
-    with pytest.raises(StudyError, match=r"horizon.*required"):
+    with pytest.raises(StudyError, match=r"outcome\.survival\.horizon"):
         study(tmp_path, outcome={"time": "days", "event": "death"})
 
 

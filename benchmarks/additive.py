@@ -129,6 +129,10 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recommended, trusted sum": ({"name": "recommended"}, {}),
     "masked, a third may drop out": ({"name": "recommended"}, {"sum": "masked"}),
     "13 rounds, masked": ({"name": "additive", "rounds": 13}, MASKED | {"spare": 0}),
+    "13 rounds, masked, keys once": (
+        {"name": "additive", "rounds": 13},
+        MASKED | {"spare": 0, "keys": "study"},
+    ),
     "13 rounds, trusted sum": ({"name": "additive", "rounds": 13}, {}),
     "local noise": ({"name": "additive", "rounds": 41, "local_noise": True}, {}),
     "12 features, masked": ({"name": "additive", "rounds": 41, "features": 12}, MASKED),
@@ -151,9 +155,14 @@ def deal(table: Table, seed: int) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarra
 
 
 def federated(
-    table: Table, seed: int, epsilon: float, method: dict[str, Any], protection: dict[str, Any]
+    table: Table,
+    seed: int,
+    epsilon: float,
+    method: dict[str, Any],
+    protection: dict[str, Any],
+    **more: Any,
 ) -> dict[str, float]:
-    """One run of the real engine: files, ledgers, noise, masks."""
+    """One run of the real engine: files, ledgers, noise, masks. ``more`` are tables of the study."""
     train, test, at, tested = deal(table, seed)
     with tempfile.TemporaryDirectory() as folder:
         sites = []
@@ -164,8 +173,8 @@ def federated(
         study = Study(
             name=table.name, outcome=table.outcome, seed=seed, simulation=True, sites=sites,
             schema=table.schema, method=method, protection=protection,
-            privacy={"unit": "patient", "epsilon": epsilon},
-            evaluation={"every": 1000},
+            privacy={"unit": "patient", "epsilon": epsilon, **more.pop("privacy", {})},
+            evaluation={"every": 1000}, **more,
         )  # fmt: skip
         begun = time.perf_counter()
         found = suture.run(study, base=folder)

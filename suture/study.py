@@ -451,6 +451,11 @@ class Study(BaseModel):
                     f"evaluation.epsilon is part of privacy.epsilon ({whole:g}) and must be smaller, "
                     f"found {part:g}; leave it out for a quarter"
                 )
+        elif (self.method.model_extra or {}).get("candidates"):
+            raise ValueError(
+                "method.candidates need [privacy]: without noise the best one on the training "
+                "patients is the one that overfits them most"
+            )
         return self
 
     def _no_classes(self) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from suture.cli.options import Engines, Json, StudyFile, answer, command, group, option
 from suture.errors import StudyError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from suture.study import Study
 
 app = group()
 
@@ -39,7 +34,10 @@ def overlap(
                 "--epsilon and --delta are for tables on this machine; sites that are elsewhere "
                 "accept a study that says what it costs: overlap = 0.1 in [study]"
             )
-        found = _between(asked, where, base)
+        from suture.network.people import overlap_between
+
+        with where.open() as engine:
+            found = overlap_between(engine, asked, base)
         lines = [
             f"{' and '.join(pair['sites'])}: about {max(0, pair['people']):,} people "
             f"({pair['interval'][0]:,} to {pair['interval'][1]:,}, 95 %) in common"
@@ -56,14 +54,3 @@ def overlap(
     words = people_words(asked.link_people, found)
     shown = f"about {max(0, found['people']):,} people ({low:,} to {high:,}, 95 %) attend several"
     answer({**found, "means": words}, as_json, shown, words, found["learns"])
-
-
-def _between(asked: Study, where: Engines, base: Path) -> dict[str, Any]:
-    from suture.network.coordinator import Remote
-    from suture.network.people import overlap_between
-
-    engine = where.open()
-    if not isinstance(engine, Remote):
-        raise StudyError("sites that are elsewhere are asked with --hub or --engine flower")
-    with engine:
-        return overlap_between(engine, asked, base)

@@ -26,7 +26,7 @@ from suture.methods.base import Answer, Method
 from suture.privacy.canonical import digest
 from suture.protection import robust
 from suture.protection.envelope import unseal
-from suture.protection.masked import secure_total
+from suture.protection.masked import secure_total, standing_total
 from suture.protection.robust import Bounded, shares
 from suture.protection.secure_sum import SecureSum, plain_words
 from suture.protection.terms import LEAST_SITES, NORM_BOUND, ProtectionSpec, Stage, threshold_of
@@ -83,7 +83,8 @@ def gather(
         return Gathered(answers, rejected)
     if protection.sum == "masked":
         return replace(
-            masked(method, protection, patients, answers, messages, threads), rejected=rejected
+            masked(method, protection, patients, answers, messages, round_, threads),
+            rejected=rejected,
         )
     if method.needs == "secure sum":
         box = SecureSum(tuple(patients))
@@ -119,7 +120,13 @@ def _by_group(
         if protection.sum == "masked":
             check_sum(method, protection, group)
             one = masked(
-                method, protection, sizes, inside, {site: messages[site] for site in group}, threads
+                method,
+                protection,
+                sizes,
+                inside,
+                {site: messages[site] for site in group},
+                replies[0].round,
+                threads,
             )
             found.up = (found.up or 0) + (one.up or 0)
             found.down += one.down
@@ -139,6 +146,7 @@ def masked(
     patients: Mapping[str, int],
     answers: list[Answer],
     messages: Mapping[str, bytes],
+    round_: int,
     threads: int,
 ) -> Gathered:
     """The sum under masks, with every party in this process; sites without an answer have dropped
@@ -148,15 +156,21 @@ def masked(
         answer.site: words_of(method, grid, patients, answer.site, answer.payload)
         for answer in answers
     }
-    empty = next(iter(found.values()))
-    leave: dict[Stage, list[str]] = {"mask": [site for site in patients if site not in found]}
-    total = secure_total(
-        {site: found.get(site, empty) for site in patients},
-        threshold=protection.threshold,
-        asked=question(method, messages, protection.model_dump(), dict(patients)),
-        leave=leave,
-        threads=threads,
-    )
+    asked = question(method, messages, protection.model_dump(), dict(patients))
+    if protection.keys == "study":
+        total = standing_total(
+            found, tuple(patients), threshold=protection.threshold, asked=asked, first=round_ == 1
+        )
+    else:
+        empty = next(iter(found.values()))
+        leave: dict[Stage, list[str]] = {"mask": [site for site in patients if site not in found]}
+        total = secure_total(
+            {site: found.get(site, empty) for site in patients},
+            threshold=protection.threshold,
+            asked=asked,
+            leave=leave,
+            threads=threads,
+        )
     stayed = total.survivors
     answer, error = opened(method, grid, patients, stayed, total.words)
     cost = total.cost

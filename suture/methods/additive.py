@@ -35,6 +35,16 @@ from pydantic import Field as Setting
 from suture.errors import RunError, StudyError
 from suture.methods.base import Answer, Arrays, Method, Needs, State
 from suture.methods.declared import Citation, Declared, Fit, Public, Settings, Setup
+from suture.methods.gradients import (
+    BIAS,
+    FEW,
+    REACH,
+    as_centre,
+    centred,
+    momentum,
+    unit_weights,
+    whole_step,
+)
 from suture.methods.links import LOGISTIC, Link, link_of
 from suture.models.concepts import Concepts, Remember, Terms, terms
 from suture.models.network import terms_of
@@ -48,13 +58,6 @@ from suture.training import contributions as statistics
 
 Floats = NDArray[np.float64]
 LEAST_ROUNDS = 4
-FEW = 20
-"""With so few rounds momentum is lower and a message holds half as many bytes."""
-BIAS = 0.25
-"""The intercept's entry of P: small, because the start is good and other entries need the room."""
-REACH = 0.75
-"""Gradients may move the model so far that noise moves an average patient's log odds by about a
-half: the steps add up to REACH n mu."""
 CAP = 18.0
 """A whole step, momentum included, is at most CAP over the rarer outcome's share: larger ones
 swing."""
@@ -176,8 +179,8 @@ class Additive(Method):
 
     @property
     def momentum(self) -> float:
-        """Few rounds have less time to forget a gradient."""
-        return 0.6 if self.rounds <= FEW else 0.8
+        """beta."""
+        return momentum(self.rounds)
 
     # --- privacy: known before rows are touched ----------------------------------------------------
 
@@ -268,9 +271,9 @@ class Additive(Method):
     def _first(self, data: Patients) -> Rows:
         """(1, x, y) / norm of each row, a patient's rows with equal parts."""
         known = np.hstack([np.ones((data.rows, 1), np.float32), self._values(data)])
-        norms = 1 / _unit_weights(known, np.arange(data.rows + 1))
+        norms = 1 / unit_weights(known, np.arange(data.rows + 1))
         rows = np.hstack([known, self.link.counted(data.y, norms)])
-        return rows, _unit_weights(rows, data.starts)
+        return rows, unit_weights(rows, data.starts)
 
     def _gradient(self, data: Patients, message: Arrays) -> Rows:
         """P / norm(P) times the residual."""
@@ -289,9 +292,7 @@ class Additive(Method):
         kept = _CENTRED.get(data, list)
         if kept and kept[0][0] == label:
             return kept[0][1], kept[0][2]
-        bias = np.full((data.rows, 1), BIAS, np.float32)
-        rows = np.hstack([bias, (self._values(data) - as_centre(centre)) / np.float32(scale)])
-        weights = _unit_weights(rows, data.starts)
+        rows, weights = centred(self._values(data), centre, scale, data.starts)
         kept[:] = [(label, rows, weights)]
         return rows, weights
 
@@ -377,9 +378,7 @@ class Additive(Method):
         # Release 1's noise tells a gradient's: their parts of the budget are fixed.
         level = noise * math.sqrt(self.gradients * self.link.share / (1 - self.link.share))
         new["noise"] = np.array([level])
-        step = CAP / rate
-        if level > 0:
-            step = min(step, REACH * people / (level * math.sqrt(self.gradients)))
+        step = whole_step(rate, people, level, self.gradients, CAP)
         new["rate"] = np.array([(1 - self.momentum) * step])
 
     def _step(self, new: State, gradient: Floats) -> None:
@@ -435,20 +434,6 @@ class Additive(Method):
         moved = np.where(ages > 0, 1 - self.momentum ** np.maximum(ages, 0), 0).mean(axis=0)
         level = float(state["rate"][0] * state["noise"][0]) / (self.patients * (1 - self.momentum))
         return float(level * math.sqrt(float(np.sum(moved**2))) / state["scale"][0])
-
-
-def as_centre(code: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Centres from their bytes."""
-    found: NDArray[np.float32] = code.astype(np.float32) / np.float32(127)
-    return found
-
-
-def _unit_weights(rows: NDArray[np.float32], starts: NDArray[np.int64]) -> Floats:
-    """1 / norm of each row, divided among the patient's rows."""
-    # A limit that no row is shorter than makes min(1, limit / norm) the ratio itself.
-    least = 2.0**-20
-    found: Floats = statistics.patient_weights(rows, least, starts, power=1) / least
-    return found
 
 
 def _opened(answers: Sequence[Answer], size: int) -> tuple[Floats, float]:
@@ -551,5 +536,6 @@ DECLARED = Declared(
     schedule=schedule,
     model="concepts",
     concepts=terms,
+    one_model=True,
     outcomes=(Classes, Survival),
 )

@@ -202,6 +202,9 @@ class Declared:
     global_model: bool = False
     """Whether it ends in one global model, beside which a site may keep its own
     (``method.ensemble``)."""
+    one_model: bool = False
+    """Whether every site ends with the same model, without more: then candidates can be compared on
+    all patients (``method.candidates``). A ``global_model`` can too."""
     moves_rows: bool = False
     """Whether it is a reference that moves rows, which only one machine can do."""
     model: Literal["network", "concepts", "layers", "none"] = "network"
@@ -235,6 +238,11 @@ class Declared:
     def own(self) -> frozenset[str]:
         """The names of its own settings."""
         return frozenset(self.settings.model_fields)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a study may name candidates for its settings."""
+        return self.global_model or self.one_model
 
     def searched(self, settings: Settings, private: bool) -> Space:
         """The whole search space of a study's method."""

@@ -199,5 +199,6 @@ DECLARED = Declared(
     searches=(ROUNDS,),
     space=lambda settings: (SERVER_RATE,),
     suits=suits,
+    one_model=True,
     outcomes=NETWORKS,
 )

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from suture.methods.gradients import residual
 from suture.models.hazards import proportional
 from suture.schema.message import Field
 from suture.schema.outcome import Classes, Outcome, Survival, cells, parts
@@ -195,16 +196,6 @@ def cumulative(counts: Floats, noise: float = 0.0) -> Floats:
     ahead = np.arange(len(counts) - 1, 0, -2)
     through = np.maximum((reach[:-1] + reach[1:]) / 2, np.maximum(3 * noise * np.sqrt(ahead), 1.0))
     return np.asarray(np.cumsum(np.maximum(counts[1::2], 0.0) / through))
-
-
-def residual(p: Floats, y: NDArray[np.int32]) -> Floats:
-    """(p - y) / max(p, 1 - p): within [-1, 1], and 0 on average where p is the true risk.
-
-    >>> residual(np.array([0.2, 0.2, 0.75]), np.array([0, 1, 0])).tolist()
-    [0.25, -1.0, 1.0]
-    """
-    found: Floats = (p - (y > 0)) / np.maximum(p, 1 - p)
-    return found
 
 
 def link_of(outcome: Outcome) -> Link | None:

@@ -163,10 +163,12 @@ def _others() -> dict[str, Declared]:
 def settings_of(names: Iterable[str]) -> dict[str, type[Settings]]:
     """Every own setting of some methods, with the class that declares it."""
     from suture.methods.ensemble import Ensembled
+    from suture.methods.select import Selected
 
     found: dict[str, type[Settings]] = {}
     for one in map(declared, names):
-        classes = (one.settings, Ensembled) if one.global_model else (one.settings,)
+        classes = (one.settings, *((Ensembled,) if one.global_model else ()))
+        classes += (Selected,) if one.chooses else ()
         found |= {key: kind for kind in classes for key in kind.model_fields}
     return found
 
@@ -241,11 +243,14 @@ def build(
     """
     from suture.methods.declared import Public, Setup
     from suture.methods.ensemble import Ensembled, wrapped
+    from suture.methods.select import Selected
 
     one = declared(name)
     public = public or Public()
     if not isinstance(public.outcome, one.outcomes):
         raise StudyError(one.refuses(public.outcome))
+    if one.chooses and spec.own(Selected).candidates:
+        return _selection(name, spec, network, local, public)
     setup = Setup(spec.own(one.settings), network, local, spec.rounds, spec.participation, public)
     method = one.build(setup)
     return wrapped(method, setup, spec.own(Ensembled)) if one.global_model else method
@@ -263,6 +268,42 @@ def measuring(
     own = one.settings.model_validate(settings)
     setup = Setup(own, Dense((1, 1)), Local(), public=public, trained=trained, trainers=trainers)
     return one.build(setup)
+
+
+def _selection(
+    name: str, spec: MethodSpec, network: Network, local: Local, public: Public | None
+) -> Method:
+    """The best of several candidates: the same method with some settings changed in each."""
+    from dataclasses import replace
+
+    from suture.methods.select import LOCAL, Selected, Selection, shares
+    from suture.schema.outcome import Classes
+
+    one, asked = declared(name), spec.own(Selected).candidates
+    if public is not None and not isinstance(public.outcome, Classes):
+        raise StudyError(
+            "method.candidates are compared by Brier scores of classes: name none here"
+        )
+    rounds, found = shares(spec.rounds, len(asked)), []
+    table = spec.model_dump() | {"rounds": rounds, "candidates": ()}
+    for given in asked:
+        allowed = {*one.own, *one.uses, *(("clip",) if one.clipped else ())}
+        wrong = [key for key in given if key not in allowed]
+        if wrong:
+            raise StudyError(
+                f"method.candidates: {name} has no setting {wrong[0]!r} that could differ between "
+                f"candidates; expected some of {', '.join(sorted(allowed))}"
+            )
+        if not 0 < float(given.get("clip", 1.0)) < 1e6:
+            raise StudyError(f"method.candidates: clip must be over 0, found {given['clip']}")
+        try:
+            tried = MethodSpec(**(table | {key: given[key] for key in given if key != "clip"}))
+        except ValidationError as error:
+            raise StudyError(explain(error, "method.candidates")) from None
+        changed: dict[str, Any] = {LOCAL[key]: given[key] for key in given if key in LOCAL}
+        found.append(build(name, tried, network, replace(local, **changed), public))
+    arrays = ("weights", "bias") if one.model == "concepts" else ("params",)
+    return Selection(found[0], tuple(found[1:]), rounds, asked, arrays)
 
 
 def readable(model: str) -> str:

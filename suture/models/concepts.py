@@ -31,14 +31,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import StudyError
-from suture.schema.clinical import LEVELS, read_name
+from suture.schema.clinical import LEVELS, Measure, read_name
 from suture.schema.table import Category, Feature, Flag, Image, Number, Schema
 
 Kind = Literal["value", "below", "above", "low", "high", "is", "missing"]
@@ -68,6 +68,19 @@ class Concept:
     """Of `terms`: a line or hinge that reaches 1 after ``width``."""
     log: tuple[float, float] | None = None
     """Of `terms`: the scale is log(first + second * encoded value)."""
+    worse: str = ""
+    """Which values are worse, as the schema declares or else the clinical dictionary: "high",
+    "low", "both" or nothing."""
+
+    @property
+    def measurement(self) -> str:
+        """What was measured: the columns of its lowest, last and highest values have the same.
+
+        >>> Concept("", "bun_max", "value", 0).measurement
+        'bun'
+        """
+        found = _named(self.feature, self.unit)
+        return self.feature if found is None else found.name
 
     @property
     def caution(self) -> str:
@@ -215,6 +228,13 @@ def terms(schema: Schema) -> Concepts:
     return Concepts(dictionary(schema).inputs, tuple(items))
 
 
+@cache
+def _named(column: str, unit: str) -> Measure | None:
+    """The measure of the clinical dictionary whose level a column holds."""
+    found = read_name(column, unit)
+    return None if found is None or found.statistic not in LEVELS else found.measure
+
+
 def _known_range(name: str, feature: Number) -> tuple[float, float] | None:
     """The normal range that public knowledge has for a column of this name, unit and bounds."""
     found = read_name(name, feature.unit)
@@ -292,8 +312,10 @@ def _of_feature(
     label, flags = label_of(name, feature), (feature.protected, feature.proxy)
     unit = feature.unit if isinstance(feature, Number) else ""
     if isinstance(feature, Number):
+        public = _named(name, unit)
+        worse = feature.worse or (public.worse if public else None) or ""
         found = [
-            Concept(text, name, kind, column, missing, at, width, unit, *flags)
+            Concept(text, name, kind, column, missing, at, width, unit, *flags, worse=worse)
             for text, kind, at, width in _of_number(label, feature)
         ]
     else:

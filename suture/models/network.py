@@ -73,8 +73,9 @@ class Network(Protocol):
         """The probability of outcome 1 for each row if there is one logit, else of each class."""
 
 
-_ALL: tuple[type[Network], ...] = (Dense, Hazards, Residual, Scattering)
-KINDS = {network.kind: network for network in _ALL}
+KINDS: dict[str, type[Network]] = {
+    network.kind: network for network in (Dense, Hazards, Residual, Scattering)
+}
 
 
 def shaped(kind: str, settings: Settings, inputs: int, outputs: int, base: Path) -> Network:

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ _KNOWN: Remember[Floats, Floats] = Remember(4096)
 
 
 @cache
-def _smooth(scales: int, side: int) -> Doubles:
+def _smooth(scales: int, side: int) -> Floats:
     """phi for J scales, as the spectrum of a picture that was thinned to ``side`` pixels sees it."""
     whole = CELLS << scales
     bell = _waved(whole, WIDE * 2 ** (scales - 1), 0.0, 0.0, 1.0)
@@ -55,14 +55,14 @@ def _smooth(scales: int, side: int) -> Doubles:
 
 
 @cache
-def _waves(scales: int, scale: int, side: int) -> Doubles:
+def _waves(scales: int, scale: int, side: int) -> Floats:
     """psi of one scale, angles x side x side."""
     whole, sigma, speed = CELLS << scales, WIDE * 2**scale, FAST / 2**scale
     each = [_morlet(whole, sigma, math.pi * turn / TURNS, speed) for turn in range(TURNS)]
     return _seen(np.array(each), side)
 
 
-def _seen(spectrum: Doubles, side: int) -> Doubles:
+def _seen(spectrum: Doubles, side: int) -> Floats:
     return np.asarray(_thinned(spectrum, side) * (spectrum.shape[-1] // side) ** 2, np.float32)
 
 
@@ -84,11 +84,10 @@ def _morlet(side: int, sigma: float, turn: float, speed: float) -> Doubles:
     return np.asarray(np.real(fft.fft2(found * SLANT / (2 * math.pi * sigma**2))))
 
 
-def _thinned(spectrum: Spectrum, side: int) -> Spectrum:
+def _thinned(spectrum: Any, side: int) -> Any:
     """The spectrum of what is left when only every k-th pixel of a row and column is kept."""
     k = spectrum.shape[-1] // side
-    found: Spectrum = spectrum.reshape(*spectrum.shape[:-2], k, side, k, side).mean(axis=(-4, -2))
-    return found
+    return spectrum.reshape(*spectrum.shape[:-2], k, side, k, side).mean(axis=(-4, -2))
 
 
 def scattered(picture: Floats, scales: int) -> Floats:

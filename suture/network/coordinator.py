@@ -33,7 +33,7 @@ from suture.errors import (
 from suture.methods.base import Method, State
 from suture.methods.registry import declared
 from suture.network import wire
-from suture.network.masking import Asked, NotOpened, summed, sums_of
+from suture.network.masking import Asked, NotOpened, Standings, summed, summed_once, sums_of
 from suture.protection.envelope import seal, unseal
 from suture.protection.terms import ProtectionSpec, Stage
 from suture.site.hospital import refusal
@@ -137,6 +137,7 @@ class Remote:
         self._accounts: dict[str, dict[str, wire.Paid]] = {}
         self._identities: dict[str, str] = {}
         self._spares: dict[tuple[object, ...], int] = {}
+        self._standings = Standings()
         """Spare rounds used up, by training."""
 
     def __enter__(self) -> Remote:
@@ -397,8 +398,20 @@ class Remote:
             inside, names = {s: messages[s] for s in group}, members[group[0]].names
             while True:
                 try:
-                    one, gone = summed(
-                        method, protection, sizes, self._identities, inside, round_, names, ask
+                    given = (
+                        method,
+                        protection,
+                        sizes,
+                        self._identities,
+                        inside,
+                        round_,
+                        names,
+                        ask,
+                    )
+                    one, gone = (
+                        summed_once(*given, self._standings)
+                        if protection.keys == "study"
+                        else summed(*given)
                     )
                     break
                 # Tried again as a new sum, which is a new release: planned for, and never more

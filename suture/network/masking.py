@@ -7,6 +7,11 @@ sum and part of the release's context (`suture/privacy/door.py`): another sum is
 with its own noise and its own charge, whatever the server calls it. Otherwise the same words in two
 sums with different survivors would give the server one site's words. What a sum needs between its
 stages stays in memory; a site that is restarted in between has dropped out of it.
+
+With ``keys = "study"`` keys are advertised once for a training, and the stage `mask` is all of a sum.
+The digest of a sum (its question, attempt and list of sites) and the site's key are then the
+release's context: another list is another release. A sum that a site leaves is never opened; the
+next attempt agrees on new keys with those who are there.
 """
 
 from __future__ import annotations
@@ -25,9 +30,10 @@ from suture.methods.base import Answer, Method, State
 from suture.network.settings import SiteSettings
 from suture.network.wire import Header, Request, Training
 from suture.network.witnesses import public_identity, read_identity
+from suture.privacy.canonical import digest
 from suture.privacy.noise.source import Arrays, derive, secure_key
 from suture.protection.envelope import seal, unseal
-from suture.protection.masked import Collector, Sender, play
+from suture.protection.masked import Collector, Sender, Standing, play, roster_of, standing_sum
 from suture.protection.terms import STAGES, ProtectionSpec, Stage, Terms, threshold_of
 
 
@@ -52,6 +58,9 @@ class SiteSums:
     def __init__(self, settings: SiteSettings, home: Path) -> None:
         self._settings, self._home = settings, home
         self._current: SiteSum | None = None
+        self._standing: tuple[object, Standing] | None = None
+        self._last: tuple[bytes, tuple[Header, bytes]] | None = None
+        """With standing keys: the digest of the last request, and its answer, for repeats."""
 
     def begin(
         self,
@@ -65,14 +74,7 @@ class SiteSums:
         check_sum(method, protection, tuple(sizes))
         message, session = body["message"].tobytes(), body["session"].tobytes()
         identity = read_identity(self._home, self._settings)
-        mine = public_identity(self._home, self._settings)
-        peers = {**self._settings.peers, self._settings.name: mine}
-        unknown = ", ".join(site for site in sizes if site not in peers)
-        if unknown:
-            raise Refused(
-                f"this site holds no identity of {unknown[:200]} ([peers] in site.toml)",
-                Reason.PEERS,
-            )
+        peers = self._peers(sizes)
         asked = dict.fromkeys(sizes, message)
         about = context(protection, sizes, given["round"], given)
         terms = terms_of(session, sizes, peers, protection, question(method, asked, *about))
@@ -81,6 +83,63 @@ class SiteSums:
         session = derive(terms.digest, "site's sum", advertised["keys"].tobytes())
         self._current = SiteSum(_training(given), message, sender, dict(sizes), session)
         return advertised
+
+    def _peers(self, sizes: Mapping[str, int]) -> dict[str, str]:
+        """The identities of a sum's sites, as this site holds them."""
+        mine = public_identity(self._home, self._settings)
+        peers = {**self._settings.peers, self._settings.name: mine}
+        unknown = ", ".join(site for site in sizes if site not in peers)
+        if unknown:
+            raise Refused(
+                f"this site holds no identity of {unknown[:200]} ([peers] in site.toml)",
+                Reason.PEERS,
+            )
+        return peers
+
+    def advertise(
+        self, protection: ProtectionSpec, sizes: Mapping[str, int], session: bytes, given: Request
+    ) -> Arrays:
+        """Standing keys: new ones for this training, whatever was there before."""
+        names = _training(given)[:-1]
+        terms = terms_of(session, sizes, self._peers(sizes), protection, digest(names))
+        identity = read_identity(self._home, self._settings)
+        standing = Standing(terms, self._settings.name, identity, secure_key())
+        self._standing, self._last = ((names, tuple(sizes)), standing), None
+        return standing.advertise()
+
+    def mask(
+        self,
+        method: Method,
+        protection: ProtectionSpec,
+        sizes: Mapping[str, int],
+        body: bytes,
+        given: Request,
+        release: Callable[[bytes, bytes], bytes],
+    ) -> tuple[Header, bytes]:
+        """Standing keys: all of a sum. ``release`` trains and pays, after every check."""
+        check_sum(method, protection, tuple(sizes))
+        request = hashlib.sha256(body + str(_training(given)).encode()).digest()
+        if self._last is not None and self._last[0] == request:
+            return self._last[1]
+        if self._standing is None or self._standing[0] != (_training(given)[:-1], tuple(sizes)):
+            raise Refused("this site has no keys for this training", Reason.SESSION)
+        standing, found = self._standing[1], unseal(body)
+        if "keys" in found:
+            standing.agree(found)
+        message = found["message"].tobytes()
+        about = context(protection, sizes, given["round"], given)
+        asked = question(method, dict.fromkeys(sizes, message), *about)
+        sum_, present = standing.begin(asked, found)
+        session = derive(sum_, "site's sum", standing.public)
+        payload, header = unseal(release(message, session)), Header()
+        if payload:
+            grid = grid_of(method, protection, len(sizes))
+            words = words_of(method, grid, sizes, self._settings.name, payload)
+            header, answer = {"nothing": False}, seal(standing.mask(sum_, present, words))
+        else:  # a round in which sites keep what they learn
+            header, answer = {"nothing": True}, seal({})
+        self._last = (request, (header, answer))
+        return header, answer
 
     def go_on(
         self,
@@ -218,6 +277,103 @@ def summed(
     gone = [site for site in sizes if site not in collector.survivors]
     found = Gathered([answer], up=up, down=down, error=rounding, seconds=seconds)
     return found, {site: absent.get(site, "it dropped out of the sum") for site in gone}
+
+
+@dataclass
+class Agreed:
+    """Standing keys at the coordinator: the terms, every site's signed key, and who has them all."""
+
+    terms: Terms
+    keys: Mapping[int, Arrays]
+    told: set[str] = field(default_factory=set)
+    attempts: int = 0
+
+
+@dataclass
+class Standings:
+    """By training and sites: keys, and who was silent when the last ones were given up."""
+
+    agreed: dict[tuple[object, ...], Agreed] = field(default_factory=dict)
+    silent: dict[tuple[object, ...], set[str]] = field(default_factory=dict)
+
+
+def summed_once(
+    method: Method,
+    protection: ProtectionSpec,
+    sizes: Mapping[str, int],
+    identities: Mapping[str, str],
+    messages: Mapping[str, bytes],
+    round_: int,
+    training: Training,
+    ask: Callable[[Stage, Mapping[str, bytes]], Asked],
+    standings: Standings,
+) -> tuple[Gathered, dict[str, str]]:
+    """A round with standing keys: one exchange. Where a site falls silent nothing is opened, and
+    keys are agreed on anew, without it if enough others are there, before the next attempt."""
+    question(method, messages)  # one message for all
+    key, begun, absent = (*training.values(), tuple(sizes)), time.perf_counter(), dict[str, str]()
+    up = down = 0
+    if key not in standings.agreed:
+        terms = terms_of(
+            secure_key(), sizes, identities, protection, digest(_training_of(training))
+        )
+        body = seal({"session": np.frombuffer(terms.session, np.uint8)})
+        silent = standings.silent.pop(key, set())
+        wanted = [site for site in sizes if site not in silent]
+        wanted = wanted if len(wanted) >= terms.threshold else list(sizes)
+        found = ask("advertise", dict.fromkeys(wanted, body))
+        down += len(body) * len(wanted)
+        up += sum(len(body) for _, body in found.answers.values())
+        keys = {terms.parties.index(s): unseal(body) for s, (_, body) in found.answers.items()}
+        absent.update(found.absent)
+        if len(keys) < terms.threshold:
+            raise RunError(
+                f"only {len(keys)} of {len(sizes)} sites advertised keys, {terms.threshold} are "
+                f"needed ({'; '.join(f'{site}: {why}' for site, why in absent.items())})"
+            )
+        standings.agreed[key] = Agreed(terms, keys)
+    now = standings.agreed[key]
+    now.attempts += 1
+    roster, names = roster_of(now.keys), [now.terms.parties[party] for party in sorted(now.keys)]
+    about = {"present": roster["parties"], "attempt": np.array([now.attempts], np.int32)}
+    bodies = {
+        site: seal(
+            {
+                "message": np.frombuffer(messages[site], np.uint8),
+                **about,
+                **({} if site in now.told else roster),
+            }
+        )
+        for site in names
+    }
+    found = ask("mask", bodies)
+    now.told |= set(found.answers)
+    absent |= found.absent
+    down += sum(map(len, bodies.values())) - sum(len(messages[site]) for site in names)
+    up += sum(len(body) for _, body in found.answers.values())
+    nothing = [site for site, (header, _) in found.answers.items() if header.get("nothing")]
+    if nothing and set(nothing) == set(found.answers):
+        return Gathered([Answer(s, sizes[s], {}) for s in nothing], up=up, down=down), absent
+    try:
+        total = standing_sum({s: unseal(body) for s, (_, body) in found.answers.items()}, names)
+    except RunError as error:
+        del standings.agreed[key]
+        standings.silent[key] = set(names) - set(found.answers)
+        reasons = "; ".join(f"{site}: {why}" for site, why in absent.items())
+        raise NotOpened(f"the sum under masks was not opened: {error} ({reasons})") from None
+    grid = grid_of(method, protection, len(sizes))
+    answer, rounding = opened(method, grid, sizes, tuple(names), total)
+    seconds = time.perf_counter() - begun
+    gone = {
+        site: absent.get(site, "it was left out of the sum, and has no keys")
+        for site in sizes
+        if site not in names
+    }
+    return Gathered([answer], up=up, down=down, error=rounding, seconds=seconds), gone
+
+
+def _training_of(training: Training) -> tuple[object, ...]:
+    return training["study"], training["seed"], training["fold"], training["method"]
 
 
 class NotOpened(RunError):

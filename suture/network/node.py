@@ -351,24 +351,41 @@ class Participant:
             said.update(header)
             return sealed
 
-        header, answer = self._sums.go_on(given, now, protection, body, release)
+        if protection.keys == "study":
+            if given["stage"] != "mask":
+                raise Refused("with standing keys a sum has one stage", Reason.SESSION)
+            sizes = self._party(training, now, unseal(body))
+            said["vouched"] = self._witnesses.passed(self._ledger, given)
+            header, answer = self._sums.mask(now, protection, sizes, body, given, release)
+        else:
+            header, answer = self._sums.go_on(given, now, protection, body, release)
         return {**said, **header}, answer
 
     def _advertise(self, training: Training, now: Method, body: bytes) -> tuple[Header, bytes]:
-        found, name = dict(unseal(body)), self.settings.name
-        if set(found) != {"session", "message"}:
+        found, protection = dict(unseal(body)), self.study.protection
+        standing = protection.keys == "study"
+        if set(found) != ({"session"} if standing else {"session", "message"}):
             raise Refused("a sum begins with a session and the round's message", Reason.MESSAGE)
-        chosen = self._turn(training)
-        message = unseal(found["message"].tobytes())
-        check_message(message, now.expects(training.round, name))
+        sizes = self._party(training, now, found)
+        vouched = self._witnesses.passed(self._ledger, training.given)
+        if standing:
+            session = found["session"].tobytes()
+            begun = self._sums.advertise(protection, sizes, session, training.given)
+        else:
+            begun = self._sums.begin(now, protection, sizes, found, training.given)
+        return {"vouched": vouched}, seal(begun)
+
+    def _party(self, training: Training, now: Method, found: Arrays) -> dict[str, int]:
+        """The sizes of the sites in this site's sum of the round, whose message is looked at first."""
+        name, chosen = self.settings.name, self._turn(training)
+        if "message" in found:
+            message = unseal(found["message"].tobytes())
+            check_message(message, now.expects(training.round, name))
         groups = sums_of(now, chosen, training.round)
         mine = next((group for group in groups if name in group), None)
         if mine is None:
             raise Refused(f"this site is in no sum of round {training.round}", Reason.TURN)
-        vouched = self._witnesses.passed(self._ledger, training.given)
-        sizes = {site: training.plan.sizes[site] for site in mine}
-        begun = self._sums.begin(now, self.study.protection, sizes, found, training.given)
-        return {"vouched": vouched}, seal(begun)
+        return {site: training.plan.sizes[site] for site in mine}
 
     def _release(self, training: Training, body: bytes) -> tuple[Header, bytes]:
         round_, member = training.round, training.member

@@ -23,14 +23,16 @@ import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from suture.engine import federation
 from suture.engine.plan import World
+from suture.engine.round import Engine
 from suture.errors import Reason, Refused, StudyError
+from suture.network.coordinator import Remote
 from suture.network.settings import SiteSettings
 from suture.network.wire import Header, Request
 from suture.network.witnesses import Witnesses, read_identity
@@ -57,9 +59,6 @@ from suture.site.people import (
 from suture.site.reading import Keys
 from suture.site.ready import charging
 from suture.study import Study
-
-if TYPE_CHECKING:
-    from suture.network.coordinator import Remote
 
 SIGNATURE = 64
 LEARNS = (
@@ -198,9 +197,11 @@ def _marked(block: Patients) -> Rows:
     return block.x.astype(np.float64), np.ones(block.rows)
 
 
-def overlap_between(engine: Remote, study: Study, base: Path) -> dict[str, Any]:
+def overlap_between(engine: Engine, study: Study, base: Path) -> dict[str, Any]:
     """Noisy counts of the people of every two hospitals, which are elsewhere."""
     asked = comparisons(study)
+    if not isinstance(engine, Remote):
+        raise StudyError("hospitals that are elsewhere are asked with --hub or --engine flower")
     engine.begin(study, base, None, study.seed)
     found: list[dict[str, Any]] = []
     sd = math.sqrt(2) * float(asked.pairs[0].mechanism.sigma)

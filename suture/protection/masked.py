@@ -20,7 +20,11 @@ value at i + 1.
 
 A `Sender` serves one sum. Where the next stage may run in another process, save `Sender.state` at
 the site *before* the answer leaves, delete it after the sum, and continue with `Sender.resume`. A
-site that lost its state has dropped out. `secure_total` plays all sides in one process, for the
+site that lost its state has dropped out.
+
+With ``keys = "study"`` there are no shares and no five stages: sites agree on keys once
+(`Standing`), and a sum is one exchange. A sum that a site leaves is not opened, and is tried again
+without it as another sum. `secure_total` plays all sides in one process, for the
 embedded engine; it hides nothing from whoever runs that process.
 
 What a caller must ensure:
@@ -54,6 +58,7 @@ from numpy.typing import NDArray
 from suture.errors import PrivacyError, RunError
 from suture.privacy.noise.source import Array, Arrays, Keystream, State, derive, secure_key
 from suture.protection.envelope import layout, seal, unseal
+from suture.protection.secure_sum import pack_words, plain_words, word_length, wrapped
 from suture.protection.terms import STAGES, THRESHOLD, Stage, Terms, threshold_of
 
 Bytes = NDArray[np.uint8]
@@ -162,6 +167,16 @@ def unsigned(words: Arrays) -> State:
             raise RunError(f"secure sum: {name!r} has type {kind}, expected int32 or int64 words")
         wide = np.uint32 if kind == np.int32 else np.uint64
         found[name] = np.array(words[name], order="C").view(wide)
+    return found
+
+
+def packed(masked: Arrays, words: Arrays) -> State:
+    """Masked words as they travel. Words of b bits are uniform modulo 2^b under their masks, and
+    masks cancel there too, so that only b bits of each are sent."""
+    found: State = {}
+    for name, array in masked.items():
+        plain, bits = array.view(words[name].dtype), word_length(name)
+        found[name] = pack_words(plain, bits) if bits else plain
     return found
 
 
@@ -303,7 +318,7 @@ class Sender:
         for party in others:
             secret = self._agreed(self._mask_key, party, 32)
             add_mask(masked, pair_key(terms, secret, self.me, party), +1 if self.me < party else -1)
-        return {name: array.view(words[name].dtype) for name, array in masked.items()}
+        return packed(masked, words)
 
     def _agree(self, message: Arrays) -> State:
         survivors = self._some(message, "survivors", least=self.terms.threshold)
@@ -504,7 +519,7 @@ class Collector:
                 mask = pair_key(self.terms, key.exchange(public), party, left)
                 # The survivor added it with + if it comes first; take that away again.
                 add_mask(total, mask, -1 if party < left else +1)
-        return {name: array.view(first[name].dtype) for name, array in total.items()}
+        return as_sent(total, first)
 
     def _reject(self, party: int, stage: Stage, why: str) -> None:
         self.rejected.append((self.terms.parties[party], stage, why))
@@ -546,9 +561,10 @@ class Collector:
         return ""
 
     def _take_words(self, party: int, answer: Arrays) -> str:
-        if not answer or any(array.dtype not in (np.int32, np.int64) for array in answer.values()):
+        try:
+            self._words[party] = taken_words(answer)
+        except RunError:
             return "no words of 32 or 64 bits"
-        self._words[party] = answer
         return ""
 
     def _drop_odd_layouts(self) -> None:
@@ -608,6 +624,23 @@ class Collector:
         return public == self._keys[party][32:64].tobytes()
 
 
+def taken_words(answer: Arrays) -> State:
+    """Words of 32 or 64 bits from an answer, packed or not; anything else is refused."""
+    found = plain_words(answer)
+    if not found or any(array.dtype not in (np.int32, np.int64) for array in found.values()):
+        raise RunError("secure sum: expected words of 32 or 64 bits, or packed ones")
+    return found
+
+
+def as_sent(total: State, first: Arrays) -> State:
+    """A total in the words' own length: of packed ones modulo 2^bits, around 0."""
+    found: State = {}
+    for name, array in total.items():
+        plain, bits = array.view(first[name].dtype), word_length(name)
+        found[name] = wrapped(plain, bits).astype(np.int32) if bits else plain
+    return found
+
+
 def _makes_secrets(public: bytes) -> bool:
     """Whether agreeing with this key gives a secret; with a point of low order it gives zero."""
     try:
@@ -627,6 +660,95 @@ def _stacked(by_party: Mapping[int, Bytes]) -> Array:
 
 def _is_bytes(array: Array | None, *shape: int) -> TypeGuard[Bytes]:
     return array is not None and array.dtype == np.uint8 and array.shape == shape
+
+
+# --- one key agreement for many sums ---------------------------------------------------------------
+
+
+class Standing:
+    """One site's keys for all sums of a training, without shares (docs/secure-sums.md, "One key
+    agreement"). A sum's masks follow from a digest of all that it is about, the list of its sites
+    included: they cancel only if every site on one list has answered the same question."""
+
+    def __init__(
+        self, terms: Terms, party: str, identity: Ed25519PrivateKey, secret: bytes
+    ) -> None:
+        # The rules of who may be a party are those of any sum; its secret gives the key.
+        self._sender = Sender(terms, party, identity, secret)
+        self.terms, self.me, self._identity = terms, self._sender.me, identity
+        self._key = X25519PrivateKey.from_private_bytes(derive(secret, "standing", terms.digest))
+        self.public = self._key.public_key().public_bytes_raw()
+        self._agreed: dict[int, bytes] = {}
+        self._used: set[bytes] = set()
+
+    def advertise(self) -> State:
+        """The site's public key, signed."""
+        signature = self._identity.sign(keys_text(self.terms, self.me, self.public))
+        return {"keys": raw(self.public), "signature": raw(signature)}
+
+    def agree(self, message: Arrays) -> None:
+        """Take everybody's keys, once; each must be signed by the identity that this site holds."""
+        if self._agreed:
+            raise self._sender._refusal("keys were agreed on already")
+        present = self._sender._some(message, "parties", least=self.terms.threshold)
+        keys = self._sender._bytes(message, "keys", len(present), 32)
+        signatures = self._sender._bytes(message, "signatures", len(present), SIGNATURE_BYTES)
+        if len({key.tobytes() for key in keys}) < len(present):
+            raise self._sender._refusal("two of the public keys are equal")
+        for i, party in enumerate(present):
+            key, text = keys[i].tobytes(), keys_text(self.terms, party, keys[i].tobytes())
+            if not self.terms.verified(party, signatures[i].tobytes(), text):
+                site = self.terms.parties[party]
+                raise self._sender._refusal(f"keys of {site!r} are not signed by it")
+            try:
+                agreed = self._key.exchange(X25519PublicKey.from_public_bytes(key))
+            except ValueError:
+                raise self._sender._refusal("a key of low order was advertised") from None
+            self._agreed[party] = agreed
+
+    def begin(self, asked: bytes, message: Arrays) -> tuple[bytes, list[int]]:
+        """The digest of a sum and its sites, from what the server says of it; refused before
+        anything is paid."""
+        present = self._sender._some(message, "present", least=self.terms.threshold)
+        attempt = message.get("attempt")
+        if attempt is None or attempt.shape != (1,) or attempt.dtype != np.int32:
+            raise self._sender._refusal("expected the number of the attempt")
+        if self.me not in present or not set(self._agreed).issuperset(present):
+            raise self._sender._refusal("the list lacks this site, or names one without a key")
+        digest = derive(self.terms.digest, "sum", asked, int(attempt[0]), str(present))
+        if digest in self._used:
+            raise self._sender._refusal("this very sum was answered already")
+        return digest, present
+
+    def mask(self, digest: bytes, present: Sequence[int], words: Arrays) -> State:
+        """The site's words under the masks of one sum. A mask is used once."""
+        if digest in self._used:
+            raise self._sender._refusal("this very sum was answered already")
+        self._used.add(digest)
+        masked = unsigned(words)
+        if not masked:
+            raise self._sender._refusal("there are no words to mask")
+        for party in present:
+            if party != self.me:
+                pair = derive(digest, "pair", min(self.me, party), max(self.me, party))
+                sign = +1 if self.me < party else -1
+                add_mask(masked, _expand(self._agreed[party], pair), sign)
+        return packed(masked, words)
+
+
+def standing_sum(answers: Answers, present: Sequence[str]) -> State:
+    """The total of a sum of standing keys; refused unless every site on its list has answered."""
+    absent = [site for site in present if site not in answers]
+    if absent:
+        raise RunError(f"secure sum: {', '.join(absent)} sent no words; nothing can be opened")
+    words = [taken_words(answers[site]) for site in present]
+    if any(layout(one) != layout(words[0]) for one in words):
+        raise RunError("secure sum: sites sent words of different shapes; nothing was opened")
+    total = {name: np.zeros_like(array) for name, array in unsigned(words[0]).items()}
+    for one in words:
+        for name, array in unsigned(one).items():
+            total[name] += array
+    return as_sent(total, words[0])
 
 
 # --- in one process ----------------------------------------------------------------------------
@@ -661,7 +783,7 @@ def secure_total(
     leave: Mapping[Stage, Collection[str]] | None = None,
     threads: int = 1,
 ) -> Total:
-    """The sum of every site's words by the whole protocol.
+    """The sum of every site's words by the whole protocol, with new keys.
 
     More than a share of ``threshold`` of the sites must stay. ``leave`` says who does not answer
     which stage, and ``key`` replaces the operating system's randomness (both for tests).
@@ -672,10 +794,8 @@ def secure_total(
     ([3, -3], ('a', 'b', 'c'))
     """
     key, cost = key or secure_key(), Cost()
-    parties, needed = tuple(words), threshold_of(len(words), threshold)
-    signers = [Ed25519PrivateKey.from_private_bytes(derive(key, "identity", s)) for s in parties]
-    public = tuple(signer.public_key().public_bytes_raw() for signer in signers)
-    terms = Terms(derive(key, "session"), parties, public, needed, asked)
+    terms, signers = _in_process(key, tuple(words), threshold, asked)
+    parties = terms.parties
     senders = {
         site: Sender(terms, site, signer, derive(key, "secret", site))
         for site, signer in zip(parties, signers, strict=True)
@@ -717,3 +837,63 @@ def secure_total(
     total = play(collector, carry)
     cost.server_seconds += time.thread_time() - begun
     return Total(total, collector.survivors, tuple(collector.rejected + refused), cost)
+
+
+def _in_process(
+    key: bytes, parties: tuple[str, ...], threshold: float, asked: bytes
+) -> tuple[Terms, list[Ed25519PrivateKey]]:
+    signers = [Ed25519PrivateKey.from_private_bytes(derive(key, "identity", s)) for s in parties]
+    public = tuple(signer.public_key().public_bytes_raw() for signer in signers)
+    needed = threshold_of(len(parties), threshold)
+    return Terms(derive(key, "session"), parties, public, needed, asked), signers
+
+
+def standing_total(
+    words: Mapping[str, Arrays],
+    parties: Sequence[str],
+    *,
+    threshold: float = THRESHOLD,
+    asked: bytes = bytes(32),
+    first: bool = True,
+) -> Total:
+    """The same with standing keys: a sum of those ``parties`` that have words. The bytes of the key
+    agreement count in the ``first`` sum only; later ones make it again, in this process alone.
+
+    >>> total = standing_total({s: {"x": np.array([i])} for i, s in enumerate("abc")}, "abc")
+    >>> total.words["x"].tolist()
+    [3]
+    """
+    key, cost, begun = secure_key(), Cost(), time.thread_time()
+    terms, signers = _in_process(key, tuple(parties), threshold, bytes(32))
+    sites = {
+        site: Standing(terms, site, signer, derive(key, "secret", site))
+        for site, signer in zip(terms.parties, signers, strict=True)
+        if site in words
+    }
+    keys = {terms.parties.index(site): one.advertise() for site, one in sites.items()}
+    roster = roster_of(keys)
+    present = {"present": roster["parties"], "attempt": np.zeros(1, np.int32)}
+    sent = len(seal(present)) + (len(seal(roster)) + 32 if first else 0)
+    answers = {}
+    for site, one in sites.items():
+        one.agree(roster)
+        answers[site] = one.mask(*one.begin(asked, present), words[site])
+        cost.up[site] = len(seal(answers[site]))
+        cost.up[site] += len(seal(keys[one.me])) if first else 0
+        cost.down[site] = sent
+    total = standing_sum(answers, list(sites))
+    cost.server_seconds = time.thread_time() - begun
+    return Total(total, tuple(sites), (), cost)
+
+
+def roster_of(keys: Mapping[int, Arrays]) -> State:
+    """Everybody's signed keys, as the server passes them on."""
+    return {
+        "parties": _listed(keys),
+        **{
+            f"{name}s" if name == "signature" else name: _stacked(
+                {party: answer[name].astype(np.uint8) for party, answer in keys.items()}
+            )
+            for name in ("keys", "signature")
+        },
+    }

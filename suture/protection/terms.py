@@ -107,6 +107,9 @@ class ProtectionSpec(BaseModel):
     colluders: int = Field(default=1, ge=0)
     """So many sites may side with the server, or look for themselves; the promise relies on none of
     their noise."""
+    keys: Literal["sum", "study"] = "sum"
+    """Masked: new keys for every sum, and shares of them with which it survives that a site leaves;
+    or keys agreed on once, and sums that every site on their list must finish."""
     spare: int = Field(default=3, ge=0)
     """Masked: extra rounds to plan for. A sum that breaks off after the masks uses one up."""
     word: Literal[32, 64] = 32

@@ -505,11 +505,9 @@ def print_methods(found: Sequence[Found], console: Console | None = None) -> Non
     table = RichTable(title="Methods for this study, best first" if ranked else "Methods", box=None)
     heads = ("method", "suits", "why") if ranked else ("method", "private", "paper")
     console.print(grid(table, heads, rows, left=range(3)))
-    if ranked:
-        console.print(
-            "Points are what each method declares for such a federation, not a measurement."
-        )
-    console.print("Settings: docs/study.md, [method]; as data: suture methods --json")
+    points = "Points are what each method declares for such a federation, not a measurement."
+    _say(console, *([points] if ranked else []))
+    _say(console, "Settings: docs/study.md, [method]; as data: suture methods --json")
 
 
 def print_search(searches: Sequence[Found]) -> None:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from suture.errors import DataError
 from suture.site.features import Concepts
-from suture.site.records import Ask, View
+from suture.site.records import Ask, View, in_use
 from suture.site.sql import literal_path, quoted
 
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
@@ -169,12 +169,10 @@ class Fhir:
 
     def _event(self, kind: str) -> tuple[str, str]:
         """Whose an event is and when it was; and whether it counts."""
-        start = f"coalesce({', '.join(_when(f'r.{at}') for at in _STARTS[kind])})"
         stop = _when(f"r.{_STOPS[kind]}") if kind in _STOPS else "NULL::TIMESTAMP"
-        state = "r.verificationStatus.coding[1].code" if kind == "Condition" else "r.status"
         person = _tail("r.subject.reference")
-        shown = f"{person} AS person, {start} AS start, {stop} AS stop"
-        return shown, f"coalesce({state}, '') NOT IN {_NOT}"
+        shown = f"{person} AS person, {_start(kind)} AS start, {stop} AS stop"
+        return shown, f"coalesce({_state(kind)}, '') NOT IN {_NOT}"
 
     def _observations(self, shown: str, where: str) -> str:
         """An observation's own value, and those of its components, each under its own code."""
@@ -233,68 +231,71 @@ class Fhir:
 
     def faults(self) -> list[str]:
         """Files and resources that do not follow the profile, counted."""
-        lines = [path for path in self.files if path.suffix.lower() != ".json"]
-        wholes = [path for path in self.files if path not in lines]
         told: dict[str, int] = {}
-        for several, reader, what in ((lines, _lines, "lines"), (wholes, _wholes, "files")):
+        for reader, what in ((_lines, "lines"), (_wholes, "files")):
+            several = [path for path in self.files if (path.suffix == ".json") == (what == "files")]
             if several:
-                rule = "count(*) FILTER (WHERE doc ->> 'resourceType' IS NULL)"
-                told[f"{what} are no FHIR resource"] = self._counts(
-                    f"SELECT {rule} FROM {reader(several)}"
-                )[0]
-        known = f"SELECT person FROM ({self.view('person')})"
-        for kind, starts in _STARTS.items():
-            state = "r.verificationStatus.coding[1].code" if kind == "Condition" else "r.status"
-            start = ", ".join(_when(f"r.{at}") for at in starts)
-            person = _tail("r.subject.reference")
-            rules = {
-                "are entered in error, cancelled or not done, and do not count": f"{state} IN {_NOT}",
+                strange = "count(*) FILTER (WHERE doc ->> 'resourceType' IS NULL)"
+                found = self._counts(f"SELECT {strange} FROM {reader(several)}")
+                told[f"{what} are no FHIR resource"] = found[0]
+        person, known = _tail("r.subject.reference"), f"SELECT person FROM ({self.view('person')})"
+        for kind in _STARTS:
+            told |= self._told(kind, {
+                "are entered in error, cancelled or not done, and do not count":
+                    f"{_state(kind)} IN {_NOT}",
                 "name no patient": f"{person} IS NULL",
                 "name a patient who is not here": f"{person} NOT IN ({known})",
-                "have no time": f"coalesce({start}) IS NULL",
-                "repeat another's id": "false",
-            }
-            if kind == "Observation":
-                quantity, inner = (
-                    "r.valueQuantity.value IS NOT NULL",
-                    "coalesce(len(r.component), 0) = 0",
-                )
-                rules["have a number without a unit"] = (
-                    f"{quantity} AND r.valueQuantity.code IS NULL AND r.valueQuantity.unit IS NULL"
-                )
-                rules["have no value"] = (
-                    f"r.valueQuantity.value IS NULL AND r.valueInteger IS NULL AND {inner} AND "
-                    "r.valueCodeableConcept IS NULL"
-                )
-            counts = [f"count(*) FILTER (WHERE {rule})" for rule in rules.values()]
-            counts[4] = "count(r.id) - count(DISTINCT r.id)"
-            found = self._counts(f"SELECT {', '.join(counts)} FROM {self.resources(kind)}")
-            told |= {f"{kind} resources {words}": n for words, n in zip(rules, found, strict=True)}
-        rules = {
+                "have no time": f"{_start(kind)} IS NULL",
+            } | (_VALUELESS if kind == "Observation" else {}))  # fmt: skip
+        died = "(r.deceasedDateTime IS NOT NULL OR r.deceasedBoolean)"
+        told |= self._told("Patient", {
             "have no birth date": "r.birthDate IS NULL",
             "died, and it is not said when: their outcome is unknown":
-                f"(r.deceasedDateTime IS NOT NULL OR r.deceasedBoolean) AND {_when('r.deceasedDateTime')} IS NULL",
-        }  # fmt: skip
-        counts = [f"count(*) FILTER (WHERE {rule})" for rule in rules.values()]
-        found = self._counts(f"SELECT {', '.join(counts)} FROM {self.resources('Patient')}")
-        told |= {f"Patient resources {words}": n for words, n in zip(rules, found, strict=True)}
+                f"{died} AND {_when('r.deceasedDateTime')} IS NULL",
+        })  # fmt: skip
         return [f"{n:,} {words}" for words, n in told.items() if n]
+
+    def _told(self, kind: str, rules: Mapping[str, str]) -> dict[str, int]:
+        """How many resources of a type each rule is true of, and how many repeat an id."""
+        counts = [f"count(*) FILTER (WHERE {rule})" for rule in rules.values()]
+        counts.append("count(r.id) - count(DISTINCT r.id)")
+        found = self._counts(f"SELECT {', '.join(counts)} FROM {self.resources(kind)}")
+        words = [f"{kind} resources {words}" for words in (*rules, "repeat another's id")]
+        return dict(zip(words, found, strict=True))
 
     def _counts(self, query: str) -> list[int]:
         return [int(str(n)) for n in self.ask(query)[0]]
 
 
+_OTHERS = {
+    *_FIELDS, "AllergyIntolerance", "CarePlan", "CareTeam", "Claim", "Coverage", "Device",
+    "DiagnosticReport", "DocumentReference", "ExplanationOfBenefit", "ImagingStudy", "Immunization",
+    "Location", "MedicationAdministration", "Organization", "Practitioner", "PractitionerRole",
+    "Provenance", "Specimen", "SupplyDelivery",
+}  # fmt: skip
 _YMD = ((1, 4), (6, 2), (9, 2))
+
+
+_VALUELESS = {
+    "have a number without a unit": "r.valueQuantity.value IS NOT NULL AND "
+    "coalesce(r.valueQuantity.code, r.valueQuantity.unit, '') = ''",
+    "have no value": "coalesce(r.valueQuantity.value, r.valueInteger) IS NULL AND "
+    "coalesce(len(r.component), 0) = 0 AND r.valueCodeableConcept IS NULL",
+}
+
+
+def _start(kind: str) -> str:
+    return f"coalesce({', '.join(_when(f'r.{at}') for at in _STARTS[kind])}, NULL)"
+
+
+def _state(kind: str) -> str:
+    return "r.verificationStatus.coding[1].code" if kind == "Condition" else "r.status"
 
 
 def _may_hold(path: Path, kind: str) -> bool:
     """Whether a file may hold a type: bulk exports name a file by the one type that is in it."""
-    named = re.match(r"[A-Z][A-Za-z]+", path.name)
-    types = {*_FIELDS, "Claim", "ExplanationOfBenefit", "DiagnosticReport", "Immunization"}
-    types |= {"CarePlan", "CareTeam", "Device", "DocumentReference", "Location", "Organization"}
-    types |= {"Practitioner", "PractitionerRole", "Provenance", "AllergyIntolerance"}
-    types |= {"MedicationAdministration", "ImagingStudy", "SupplyDelivery", "Specimen", "Coverage"}
-    return path.suffix == ".json" or named is None or named.group() not in types - {kind}
+    named = re.match(r"[A-Z][A-Za-z]+(?=[^A-Za-z])", path.name)
+    return path.suffix == ".json" or named is None or named.group() not in _OTHERS - {kind}
 
 
 def _paths(files: Sequence[Path]) -> str:
@@ -310,8 +311,9 @@ def _wholes(files: Sequence[Path]) -> str:
     large = [path.name for path in files if path.stat().st_size > LARGEST]
     if large:
         raise DataError(f"{large[0]}: larger than {LARGEST >> 20} MB; export it as NDJSON")
-    doc = "CASE WHEN json_valid(content) THEN content::JSON END"
-    return f"(SELECT {doc} AS doc FROM read_text({_paths(files)}))"
+    text = "ltrim(try(decode(content)), chr(65279))"  # without a byte order mark
+    doc = f"CASE WHEN json_valid({text}) THEN {text}::JSON END"
+    return f"(SELECT {doc} AS doc FROM read_blob({_paths(files)}))"
 
 
 def _codes(field: str) -> str:
@@ -330,4 +332,4 @@ def _tail(reference: str) -> str:
 def _when(text: str) -> str:
     """A dateTime as written, whatever its precision."""
     whole = f"CASE length({text}) WHEN 4 THEN {text} || '-01-01' WHEN 7 THEN {text} || '-01' ELSE left({text}, 19) END"
-    return f"TRY_CAST({whole} AS TIMESTAMP)"
+    return in_use(f"TRY_CAST({whole} AS TIMESTAMP)")

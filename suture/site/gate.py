@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -89,7 +89,7 @@ class Place:
     def needs_ready(self) -> bool:
         """Whether a person must sign for its table before anything is charged; generated patients,
         simulations and built-in tables need nobody."""
-        return self.home is not None and isinstance(self.source, SourceSpec)
+        return self.home is not None and not isinstance(self.source, Mapping)
 
     @property
     def lifetime(self) -> Budget | None:

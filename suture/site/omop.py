@@ -19,7 +19,7 @@ from typing import Literal
 
 from suture.errors import DataError
 from suture.site.features import Concepts
-from suture.site.records import Ask, View
+from suture.site.records import Ask, View, in_use
 from suture.site.sql import escaped, literal_path, quoted, quoted_name
 
 _TABLES: dict[View, tuple[str, str]] = {  # the table, and what its columns begin with
@@ -153,10 +153,16 @@ class Omop:
 
     def _person(self, table: Table) -> str:
         parts = []
-        for part, otherwise in (("year", "NULL"), ("month", "7"), ("day", "1")):
-            given = [self._int(table, f"{part}_of_birth")]
+        least = {
+            "year": ("1800 AND 2200", "NULL"),
+            "month": ("1 AND 12", "7"),
+            "day": ("1 AND 31", "1"),
+        }
+        for part, (range_, otherwise) in least.items():
+            told = self._int(table, f"{part}_of_birth")
+            given = [f"CASE WHEN {told} BETWEEN {range_} THEN {told} END"]
             if "birth_datetime" in table.columns:
-                born = self._cast(table, "birth_datetime", "TIMESTAMP")
+                born = in_use(self._cast(table, "birth_datetime", "TIMESTAMP"))
                 given.append(f"CAST(extract({part} FROM {born}) AS BIGINT)")
             parts.append(f"coalesce({', '.join(given)}, {otherwise})")
         sex = " ".join(f"WHEN {key} THEN '{word}'" for key, word in _SEX.items())
@@ -187,7 +193,8 @@ class Omop:
         casts = [self._cast(table, name, "TIMESTAMP") for name in given] or [
             "CAST(NULL AS TIMESTAMP)"
         ]
-        return casts[0] if len(casts) == 1 else f"coalesce({', '.join(casts)})"
+        times = [in_use(cast) for cast in casts]
+        return times[0] if len(times) == 1 else f"coalesce({', '.join(times)})"
 
     # --- concepts -----------------------------------------------------------------------------------------------------
 

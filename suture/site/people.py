@@ -17,19 +17,11 @@ in one person, at all their hospitals, differ after the choice in one patient of
 site's promise is the person's.
 
 **Between machines** two hospitals at a time compare blinded points (`Pair`): Diffie-Hellman private
-set intersection (Meadows 1986; Huberman, Franklin & Hogg 1999) in the group Ristretto255, whose
-arithmetic is libsodium's (package rbcl). With H a hash into the group, the first sends a H(x) for
-its people x, the second answers with b a H(x), sorted, and with b H(y) for its own y, sorted; the
-first counts how many a b H(y) are among the answers. Under the decisional Diffie-Hellman assumption
-with H a random oracle, an honest but curious second learns nothing, the first the count alone, and a
-listener nothing. Both sets are filled up with random points to a public size, and cut to it.
-
-*Nobody learns the exact count.* Both sets know 2t public strangers. The first sends them all; the
-second owns the first t + Y of them, with Y its own discrete Gaussian noise, so that the first counts
-c + t + Y, and lets c + t + Y + Y' out of its door. The patients of each are protected by their own
-hospital's noise, against the other hospital too. t is ten standard deviations: Y is cut off with a
-probability below 2e-22, which is what the cut can add to delta. With k hospitals a patient moves
-k - 1 counts by at most 1 each, and each hospital pays for k - 1 such releases.
+set intersection (Meadows 1986) in the group Ristretto255, whose arithmetic is libsodium's (rbcl). With
+H a hash into the group, the first sends a H(x) for its people x; the second answers with b a H(x) and
+with b H(y) for its own y, both sorted; the first counts how many a b H(y) are among the answers. Both
+know 2t invented strangers: the first sends them all, the second owns t + Y of them, Y being its noise,
+so that nobody learns the exact count. docs/privacy.md has the proof and its limits.
 """
 
 from __future__ import annotations

@@ -238,7 +238,10 @@ class Query:
         for change, where in changes.items():
             if change is not None:
                 factor, offset = (f"CAST({one!r} AS DOUBLE PRECISION)" for one in change)
-                value = "e.value" if change == (1.0, 0.0) else f"e.value * {factor} + {offset}"
+                value = (
+                    f"CASE WHEN abs(e.value) < {_MOST:.0f} THEN e.value * {factor} + {offset} END"
+                )
+                value = "e.value" if change == (1.0, 0.0) else value
                 cases += f" WHEN {' OR '.join(where)} THEN {value}"
         return f"(CASE{cases} END)" if cases else "CAST(NULL AS DOUBLE PRECISION)"
 
@@ -313,6 +316,12 @@ class Query:
             text = f"{silent:,} of {every:,} values state no unit; taken to be in {event.target!r}"
             found.append(Found("record-silent", name, text))
         return found
+
+
+def in_use(time: str) -> str:
+    """A time of these centuries, else NULL: no window around it can leave the calendar."""
+    years = "TIMESTAMP '1800-01-01' AND TIMESTAMP '2200-01-01'"
+    return f"CASE WHEN {time} BETWEEN {years} THEN {time} END"
 
 
 def _whole(column: Column, found: str) -> str:

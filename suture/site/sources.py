@@ -124,7 +124,7 @@ class SourceSpec(BaseModel):
     def _one_place(self) -> SourceSpec:
         if [self.path, self.url, self.omop, self.fhir].count(None) != 3:
             raise ValueError(
-                'give a path, a url, omop or fhir, for example "boston.csv" or { url = '
+                'give a path or a url, omop or fhir, for example "boston.csv" or { url = '
                 '"postgresql://...", query = "..." }'
             )
         if (self.features is None) != (self.omop is None and self.fhir is None):

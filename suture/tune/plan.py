@@ -4,7 +4,8 @@ costs in privacy, and which trial is taken.
 On generated patients a search costs nothing; on the published sets (`PUBLIC`) nothing that is not
 public already: their rows are written, without the test patients, into a scratch folder, and
 searched on as a simulation. On a site's own patients every trial would be one more release, and the
-choice between trials one more again, so it is refused.
+choice between trials one more again: `candidates_for` writes a study with a few candidates instead,
+whose run pays for all of them and for the choice (`suture/methods/select.py`).
 
 The frugal rule is the one-standard-error rule (Breiman, Friedman, Olshen & Stone 1984, section
 3.4.3), with bytes for the size of a tree, and with the error of the *difference* to the best trial:
@@ -256,14 +257,74 @@ def make_plan(
         trial = inner.replace(**fields, evaluation={"seeds": 1, "compare": []})
         data = f"the published set {source.cohort.name!r} without the study's test patients, {_manner(trial)}"
         return Plan(study, trial, method, space, scratch, "nothing: the rows are public", data)
-    promised = f" {study.privacy.epsilon:g}" if study.privacy and study.privacy.epsilon else ""
     raise PrivacyError(
-        "tuning on a site's own patients is refused: each trial would be one more release at "
-        f"epsilon{promised}, and "
-        "so would be the choice among trials by exact figures, which no ledger here pays for. "
-        "Search on a generated federation "
-        "instead and run the settings found: suture tune study.toml --on icu"
+        "a search on a site's own patients is refused: each trial would be one more release, and so "
+        "would be the choice among trials by exact figures. State [privacy], and a few candidates "
+        "are written into one study that pays for all of them; or search on a generated "
+        "federation: suture tune study.toml --on icu"
     )
+
+
+def own_patients(study: Study, on: str | None) -> bool:
+    """Whether a search would be on patients of the study's sites, about whom it makes a promise."""
+    real = study.cohort is None or study.cohort.name == "eicu"
+    return on is None and real and study.private
+
+
+def candidates_for(
+    study: Study, method: str, count: int, only: Mapping[str, Sequence[str]] | None = None
+) -> Study:
+    """The study with candidates: its own settings, and others drawn at random from the search
+    space. Nothing is read; the run of it trains all, chooses, and pays within the same promise."""
+    if not 2 <= count <= MOST_CANDIDATES:
+        raise StudyError(
+            f"--trials: on a site's own patients expected 2 to {MOST_CANDIDATES} candidates, found "
+            f"{count}: they share one budget"
+        )
+    # Every candidate has as many rounds as the study says.
+    whole = [part for part in space_of(study, method) if part.name != "method.rounds"]
+    space = narrowed(tuple(whole), only or {})
+    if not declared(method).chooses or not space:
+        why = (
+            "has nothing to search: its settings follow from public figures"
+            if declared(method).chooses
+            else "does not end in one model that candidates could be compared by"
+        )
+        raise StudyError(f"suture tune: {method} {why}. Name another --method")
+    base = study.replace(method={"name": method})
+    table = base.to_dict()
+    rng, found = np.random.default_rng(study.seed), list[dict[str, Any]]()
+    found.append({part.name: table[part.name.split(".")[0]].get(_key(part)) for part in space})
+    for _ in range(100 * count):
+        drawn = {part.name: _drawn(part, rng) for part in space}
+        if len(found) < count and settings(drawn) not in map(settings, found):
+            found.append(drawn)
+    if len(found) < count:
+        raise StudyError(f"--trials: there are only {len(found)} different candidates")
+    named = [
+        {key: v for part in settings(one).values() for key, v in part.items() if v is not None}
+        for one in found
+    ]
+    rounds = 1 + count * study.method.rounds
+    return base.replace(
+        name=f"{study.name} tuned"[:80], method={"rounds": rounds, "candidates": named}
+    )
+
+
+MOST_CANDIDATES = 8
+"""Each of k candidates gets the budget over the root of k: more are not worth it."""
+
+
+def _key(part: Choice | Range) -> str:
+    return part.name.split(".")[1]
+
+
+def _drawn(part: Choice | Range, rng: np.random.Generator) -> Any:
+    if isinstance(part, Choice):
+        return part.values[int(rng.integers(len(part.values)))]
+    if part.log:
+        return float(np.exp(rng.uniform(math.log(part.low), math.log(part.high))))
+    return float(rng.uniform(part.low, part.high))
 
 
 def _manner(trial: Study) -> str:

@@ -6,7 +6,7 @@ the same share of their training are ended early. Trials are kept in SQLite, one
 so a search that was killed goes on where it stopped and proposes what it would have proposed.
 
 Whose patients a search may see, and what that costs in privacy: `suture/tune/plan.py`. Which trial
-is taken: `tunechoice.py`.
+is taken: there too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from suture.errors import MissingExtra, PrivacyError, RunError, StudyError
 from suture.methods.declared import Choice
 from suture.privacy.files import write_whole
 from suture.study import Study
-from suture.tune.plan import Plan, Rule, Tried, choose, make_plan, settings
+from suture.tune.plan import Plan, Rule, Tried, candidates_for, choose, make_plan, settings
 
 TENTHS = 10
 WARM_UP, STARTERS = 5, 8
@@ -85,6 +85,31 @@ def tune(
         while (done := len(_counted(optuna, search))) < trials:
             _one(optuna, search, plan, done, trials, threads, say)
         return _finish(optuna, search, plan, out)
+
+
+def prepare(
+    study: Study,
+    out: Path,
+    method: str,
+    count: int,
+    only: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Any]:
+    """For a site's own patients: a study with ``count`` candidates, whose run pays for the choice."""
+    made = candidates_for(study, method, count, only)
+    if out.exists():
+        raise StudyError(f"{out} exists; nothing was written. Move it away first")
+    told = (
+        f"charged by the run, to each site's ledger before anything leaves: the study's promise, "
+        f"for {count} candidates and the choice among them together"
+    )
+    head = f"# {count} candidates of suture tune (docs/tuning.md). Privacy: {told}.\n\n"
+    write_whole(out, (head + made.without_passwords().to_toml()).encode())
+    return {
+        "method": method,
+        "candidates": count,
+        "privacy_cost": told,
+        "study": str(out),
+    }
 
 
 # --- the search --------------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_every_method_trains_whatever_the_sites_are(variant, kind, noise):
     method, state, own = federate(variant, sites, noise)
     _, again, _ = federate(variant, sites, noise)
     if variant.endswith("several teams"):
-        assert method.teams.count > 2
+        assert method.teams.count > 1
     for name, array in state.items():
         np.testing.assert_array_equal(array, again[name])
         assert array.dtype.kind not in "f" or np.isfinite(array).all(), name

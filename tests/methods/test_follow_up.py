@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.followed import FEATURES, OUTCOME, SURVIVAL, frame, study
 
 import suture
+from suture import cohorts
 from suture.cli.options import Engines
 from suture.errors import StudyError
 from suture.evaluation.survival import concordance, cox
@@ -269,10 +270,28 @@ def test_masked_sums_keep_the_promise_and_the_statement_says_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_over_flower_the_figures_are_those_of_one_process(tmp_path):
-    asked = study(tmp_path, method={"name": "fedavg", "rounds": 6, "rate": 0.1})
-    asked = asked.replace(simulation=False, evaluation={"every": 6})
-    alone = suture.run(asked, base=tmp_path, unchecked=True)
-    engine = Engines("flower").open()
-    apart = suture.run(asked, base=tmp_path, engine=engine)
-    assert apart.model["params"].tobytes() == alone.model["params"].tobytes()
+@pytest.mark.parametrize("name", ["fedavg", "additive"])
+def test_over_flower_the_model_is_that_of_one_process_or_within_its_budget(name):
+    """Generated patients, with age at the event as the follow-up."""
+    schema = cohorts.load("cardio", 42, patients=300).schema
+    kept = {key: value for key, value in schema.features.items() if key != "age"}
+    asked = Study(
+        name="followed",
+        outcome={"time": "age", "event": "high_risk", "horizon": 90, "intervals": 6},
+        cohort={"name": "cardio", "patients": 900},
+        schema=schema.model_copy(update={"features": kept}),
+        method={"name": name, "rounds": 6},
+        evaluation={"every": 6},
+    )
+    if name == "additive":
+        promise = {"unit": "patient", "epsilon": 4.0}
+        asked = asked.replace(privacy=promise, protection={"sum": "masked"})
+    apart = suture.run(asked, engine=Engines("flower").open())
+    assert apart.data["metrics"]["global"]["c_index"] is not None
+    if name == "fedavg":
+        alone = suture.run(asked)
+        assert apart.model["params"].tobytes() == alone.model["params"].tobytes()
+        assert apart.data["metrics"]["global"] == alone.data["metrics"]["global"]
+    else:  # noise under masks is new in every sum
+        assert 0 < apart.privacy["epsilon"] <= 4
+        assert apart.model["hazard"].shape == (6,)

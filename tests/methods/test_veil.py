@@ -118,7 +118,7 @@ def test_a_site_charges_for_what_the_round_asks(mode):
     method = Veil(plain(4), mode, 9)
     state = method.init(["a"], np.random.default_rng(0))
     for round_, phase in enumerate(method.schedule, start=1):
-        assert method.phase(round_, "a") == phase
+        assert method.phase(round_) == phase
         rho = method.phase_rho(phase, 2.0)
         event = dp_accounting.GaussianDpEvent(pytest.approx((2 * rho) ** -0.5))
         if phase == "vote":
@@ -140,6 +140,8 @@ def test_messages_beyond_what_a_model_can_be_are_refused(mode):
     state = method.init(["a"], np.random.default_rng(0))
     state["t"][0] = 3
     state["chosen"][[1, 3]] = 1
+    if mode == "secure":
+        state["theta"] = np.zeros(3)
     sent, fields = method.broadcast(state, "a"), method.expects(4, "a")
     check_message(sent, fields)
     wrong = {
@@ -152,6 +154,7 @@ def test_messages_beyond_what_a_model_can_be_are_refused(mode):
         "bias": [np.full(1, np.inf, np.float32), np.zeros(1)],
         "base": [np.full(1, -36.5, np.float32)],
         "centre": [np.full(2, -128, np.int8)],
+        "scale": [np.zeros(1, np.float32), np.full(1, np.nan, np.float32)],
     }
     for name in sent:
         for array in wrong[name]:

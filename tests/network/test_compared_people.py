@@ -283,6 +283,22 @@ def test_a_set_that_is_too_large_is_cut_by_a_secret_order():
     assert kept[0] != kept[1]
 
 
+@given(
+    st.sets(st.integers(0, 30), max_size=20),
+    st.sets(st.integers(0, 30), max_size=8),
+    st.integers(0, 30),
+)
+def test_one_patient_more_moves_the_count_by_at_most_one_also_where_sets_are_cut(one, other, who):
+    def count(mine):
+        sets = [
+            {e for e in PAIR.elements(keys_of(people), b"1" * 32, first) if e.startswith(b"person")}
+            for first, people in ((True, mine), (False, other))
+        ]
+        return len(sets[0] & sets[1])
+
+    assert abs(count(one | {who}) - count(one - {who})) <= 1
+
+
 def test_the_order_of_a_set_says_nothing_about_who_is_a_person():
     found = PAIR.elements(keys_of(range(5)), b"1" * 32, True)
     first = [e.startswith(b"person") for e in found[:5]]

@@ -675,6 +675,7 @@ def test_every_word_of_the_list_is_used():
         "charter",
         "cost",
         "evaluation",
+        *("record-concept", "record-unit", "record-silent", "record-fault"),
     }
     assert set(_WORDS) - {"written"} == tested | others
 

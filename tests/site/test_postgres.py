@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.clinical import FEATURES, by_hand, made, omop_tables, tidy
+from support.clinical import FEATURES, by_hand, hostile_tables, made, omop_tables, tidy, write_omop
 
 from suture.errors import DataError
 from suture.schema.table import Schema
@@ -275,9 +275,32 @@ def test_omop_tables_give_the_table_made_by_hand_bit_for_bit(server: str, tmp_pa
         read(spec), tidy(by_hand(hospital)), check_exact=True, check_dtype=False
     )
     assert [one.about for one in record_findings(spec, ["glucose"], site="a")] == []
+    folder = str(write_omop(tmp_path / "cdm", hospital))
+    for which in ("first", "last"):
+        (tmp_path / "features.toml").write_text(FEATURES.replace('"every"', f'"{which}"'))
+        found = read(spec)
+        assert found.person_id.is_unique
+        pd.testing.assert_frame_equal(found, read(SourceSpec(omop=folder, features=spec.features)))
     other = spec.model_copy(update={"schemas": ("elsewhere",)})
     with pytest.raises(DataError, match="the OMOP table person is not here"):
         read(other)
+
+
+def test_no_record_makes_the_query_fail(server: str, tmp_path: Path) -> None:
+    hospital = made(people=30)
+    fill(server, "wild", hostile_tables(hospital))
+    with dbapi.connect(server) as connection, connection.cursor() as cursor:
+        for table, prefix in (("visit_occurrence", "visit_start"), ("measurement", "measurement")):
+            cursor.execute(
+                f"UPDATE wild.{table} SET {prefix}_datetime = CASE person_id WHEN 9001 THEN "
+                f"'infinity' ELSE '294000-01-01' END::timestamp WHERE person_id > 9000"
+            )
+        connection.commit()
+    (tmp_path / "features.toml").write_text(FEATURES)
+    spec = SourceSpec(omop=server, features=str(tmp_path / "features.toml"), schemas=("wild",))
+    pd.testing.assert_frame_equal(
+        read(spec), tidy(by_hand(hospital)), check_exact=True, check_dtype=False
+    )
 
 
 def test_a_unit_cannot_leave_its_quotes_whatever_the_server_does_with_backslashes(

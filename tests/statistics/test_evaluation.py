@@ -9,7 +9,9 @@ import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from support.statistics import NOISE, public, rows, run
 from support.statistics import SCHEMA as SHARED
+from typer.testing import CliRunner
 
+from suture.cli.main import app
 from suture.errors import StudyError
 from suture.methods.registry import METHODS, MethodSpec, build, declared, measuring
 from suture.models.concepts import plain
@@ -165,3 +167,16 @@ def test_drift_compares_two_evaluations(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"no": 1}))
     with pytest.raises(StudyError, match="earlier evaluation"):
         against_earlier(tmp_path / "x.json", {"all": same})
+
+
+def test_a_run_under_masks_can_be_evaluated(tmp_path):
+    (tmp_path / "study.toml").write_text(
+        '[study]\nname = "masked"\noutcome = "high_risk"\n'
+        'cohort = { name = "cardio", patients = 1500 }\n[method]\nname = "additive"\nrounds = 6\n'
+        '[privacy]\nunit = "patient"\nepsilon = 8.0\n[protection]\nsum = "masked"\nspare = 0\n'
+    )
+    run_folder, out = str(tmp_path / "run"), str(tmp_path / "told")
+    order = ["run", str(tmp_path / "study.toml"), "--out", run_folder]
+    assert CliRunner().invoke(app, order).exit_code == 0
+    found = CliRunner().invoke(app, ["evaluate", run_folder, "--epsilon", "8", "--out", out])
+    assert found.exit_code == 0, found.output

@@ -236,6 +236,26 @@ def omop_tables(hospital):
     return tables
 
 
+def hostile_tables(hospital):
+    """The tables with records of persons who are no adults in the cohort, that would break dates,
+    sums and products."""
+    tables = omop_tables(hospital)
+    far, never = pd.Timestamp("2261-01-01"), 2**63 - 1
+    person = tables["person"]
+    more = [[9001, 8507, never, never, never], [9002, 8507, -never, 13, 40]]
+    tables["person"] = pd.concat([person, pd.DataFrame(more, columns=person.columns)])
+    for name in ("visit_occurrence", "measurement"):
+        table = tables[name].tail(4).copy()
+        for column in table.columns[table.columns.str.endswith("datetime")]:
+            table[column] = far
+        table["person_id"] = [9001, 9002, 9001, 9002]
+        if name == "measurement":
+            table["measurement_concept_id"], table["unit_concept_id"] = 3000483, 8753
+            table["value_as_number"] = [1e308, -1e308, np.inf, 1e15]
+        tables[name] = pd.concat([tables[name], table])
+    return tables
+
+
 def write_omop(folder, hospital, form="csv"):
     """A folder of CSV (comma or tab) or Parquet files, or one DuckDB file."""
     folder = Path(folder)

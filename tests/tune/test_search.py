@@ -8,6 +8,9 @@ import pytest
 
 optuna = pytest.importorskip("optuna")
 
+from typer.testing import CliRunner  # noqa: E402
+
+from suture.cli.main import app  # noqa: E402
 from suture.cohorts import load  # noqa: E402
 from suture.engine import conduct, federation  # noqa: E402
 from suture.errors import DataError, PrivacyError, RunError, StudyError  # noqa: E402
@@ -18,6 +21,7 @@ from suture.tune.plan import (  # noqa: E402
     LARGE,
     Rule,
     Tried,
+    candidates_for,
     choose,
     make_plan,
     space_of,
@@ -94,9 +98,9 @@ def test_the_searchs_patients_are_not_the_studys(tmp_path):
     assert make_plan(icu(cohort="icu"), "fedavg", tmp_path, size=1).trial.cohort.options() == {}
 
 
-def test_a_sites_own_patients_are_refused_and_a_generated_federation_offered(tmp_path):
+def own_table(tmp_path):
     (tmp_path / "a.csv").write_text("id,age,y\n1,30,0\n2,40,1\n")
-    real = Study(
+    return Study(
         name="real",
         outcome="y",
         sites=[{"name": "a", "data": str(tmp_path / "a.csv"), "patients": 100}],
@@ -104,15 +108,44 @@ def test_a_sites_own_patients_are_refused_and_a_generated_federation_offered(tmp
         method={"name": "fedavg"},
         privacy={"unit": "patient", "epsilon": 5.0},
     )
-    for study in (real, real.replace(privacy=None)):
-        with pytest.raises(PrivacyError, match="each trial would be one more release"):
-            tune(study, out=tmp_path / "out", trials=2)
+
+
+def test_without_a_promise_a_sites_own_patients_are_refused(tmp_path):
+    real = own_table(tmp_path)
+    with pytest.raises(PrivacyError, match="each trial would be one more release"):
+        tune(real.replace(privacy=None), out=tmp_path / "out", trials=2)
     assert not (tmp_path / "out").exists()
     plan = make_plan(real, "fedavg", tmp_path, on="cardio")
     assert plan.trial.outcome == "high_risk"
     assert plan.study is real
     with pytest.raises(StudyError, match="--on"):
         make_plan(real, "fedavg", tmp_path, on="heart")
+
+
+def test_with_a_promise_candidates_are_written_into_one_study(tmp_path):
+    real = own_table(tmp_path)
+    (tmp_path / "study.toml").write_text(real.to_toml())
+    found = CliRunner().invoke(
+        app, ["tune", str(tmp_path / "study.toml"), "--trials", "3", "--json"]
+    )
+    assert found.exit_code == 0, found.output
+    made = Study.from_toml(tmp_path / "study-fedavg.toml")
+    assert made.method.rounds == 1 + 3 * real.method.rounds
+    first, *others = made.method.model_extra["candidates"]
+    assert first["rate"] == real.method.rate
+    assert first["clip"] == real.privacy.clip
+    assert len(others) == 2
+    assert all(0.03 <= one["rate"] <= 3 and "rounds" not in one for one in others)
+    assert made.privacy == real.privacy
+    again = CliRunner().invoke(app, ["tune", str(tmp_path / "study.toml")])
+    assert again.exit_code != 0
+    for wrong, message in (
+        ({"count": 9}, "expected 2 to 8"),
+        ({"method": "additive"}, "nothing to search"),
+        ({"method": "ditto"}, "one model"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            candidates_for(real, **{"method": "fedavg", "count": 3, **wrong})
 
 
 def test_a_published_set_is_searched_without_its_test_patients(tmp_path):

@@ -14,6 +14,8 @@ from suture.privacy.noise.mechanisms import pick_strength
 STRONG, SIGNS = 0.05, 5
 """What a strong sign adds to a hospital's sum for each patient: one that 30 % of patients have and
 that raises their risk by 24 points (0.3 x 0.7 x 0.24). So many of them are planted."""
+SPREAD = 0.1
+"""The variance of a usual concept: rows of many concepts are longer, and a sign's part is less."""
 _DRAWS = 8_000_000
 
 

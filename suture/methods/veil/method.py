@@ -1,6 +1,6 @@
 """VEIL with a proof. After Vallabhaneni: VEIL: A Framework for Differentially Private,
 Interpretable, and Communication-Efficient Federated Learning, whose Algorithm 1 is in
-`veil_printed.py` and is not private.
+`printed.py` and is not private.
 
 A sparse logistic model over a public dictionary of concepts, learned from statistics of which one
 patient's part is bounded. The proof, theorem by theorem: docs/veil.md. Three modes, each a fixed
@@ -10,10 +10,10 @@ schedule of phases:
 |-----------------|---------------------------------------------|-----------------------------------------------|
 | `votes`         | rate, vote ..., scale x 2                   | k signed concepts a hospital and round        |
 | `votes+moments` | rate, vote ..., newton x 2                  | the same, then noisy moments of each hospital |
-| `secure`        | moments, look, curvature, step ... | only noisy *sums* over many hospitals         |
+| `secure`        | moments, look, step ...                     | only noisy *sums* over many hospitals         |
 
-The first two are in this file, the third in `veil_secure.py` (what a site sends) and
-`veil_newton.py` (the server).
+The first two are in this file, the third in `secure.py` (what a site sends) and `fit.py` (the
+server): the additive model's gradients (`methods/gradients.py`) of the chosen concepts.
 
 | here | paper |
 |---|---|
@@ -28,6 +28,7 @@ rho. Sums cost exactly what Gaussian releases cost; votes are rho-zCDP.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +54,9 @@ from suture.methods.declared import (
     Setup,
     Space,
 )
-from suture.methods.veil import foresight, newton, secure
+from suture.methods.gradients import BIAS
+from suture.methods.veil import fit, foresight, secure
+from suture.methods.veil.directions import Directions
 from suture.methods.veil.server import count_votes, newton_step, scale_step
 from suture.methods.veil.teams import Teams
 from suture.methods.veil.wire import id_type, pack, unpack
@@ -67,10 +70,11 @@ from suture.schema.message import Field, UpTo
 from suture.training import contributions as statistics
 
 Mode = Literal["votes", "votes+moments", "secure"]
+Protected = Literal["allowed", "penalised", "excluded"]
 SHARES: dict[str, dict[str, float]] = {
     "votes": {"rate": 0.05, "vote": 0.80, "scale": 0.15},
     "votes+moments": {"rate": 0.04, "vote": 0.56, "newton": 0.40},
-    "secure": {"moments": 0.10, "look": 0.25, "curvature": 0.25, "step": 0.40},
+    "secure": {"moments": 0.05, "look": 0.30, "step": 0.65},
 }
 """Shares of rho by phase, fixed in public; where a schedule lacks a phase the others grow in
 proportion."""
@@ -106,6 +110,8 @@ class Veil(Method):
     patients: int = 1 << 40
     honest: float = 0.5
     teams: Teams = ONE_TEAM
+    directions: Directions = "medicine"
+    protected: Protected = "allowed"
     name: str = "veil"
     phased: bool = True
     by_size: bool = False
@@ -133,7 +139,7 @@ class Veil(Method):
     def schedule(self) -> tuple[str, ...]:
         """The phase of each round."""
         if self.mode == "secure":
-            return ("moments", "look", "curvature", *["step"] * (self.rounds - 3))
+            return ("moments", "look", *["step"] * (self.rounds - 2))
         return (
             "rate",
             *["vote"] * (self.rounds - 3),
@@ -151,43 +157,29 @@ class Veil(Method):
         return self.teams.least(group, self.honest) if self.teams.sizes else self.honest_sites
 
     def phase_rho(self, phase: str, noise: float) -> float:
-        """What one answer to a phase costs at this noise multiplier, as a rho that adds up; nothing
-        where nothing is asked.
-
-        With several teams a hospital either measures curvature or answers for moments and looks:
-        what it is not asked for does not cost it anything, so that it pays with those shares for
-        what it is asked for.
-        """
-        return self.rounds / (2 * noise**2) * self._parts.get(phase, 0.0)
+        """What one answer to a phase costs at this noise multiplier, as a rho that adds up."""
+        return self.rounds / (2 * noise**2) * self._parts[phase]
 
     @cached_property
     def _parts(self) -> dict[str, float]:
         """Of the whole training's rho, what one answer to each phase costs."""
         shares, counts = SHARES[self.mode], Counter(self.schedule)
-        parts, total = (
-            {phase: shares[phase] for phase in counts},
-            sum(shares[phase] for phase in counts),
-        )
-        if self.teams.count > 1 and self.mode == "secure":
-            parts["look"] += shares["curvature"]
-            parts["curvature"] += shares["moments"] + shares["look"]
-        return {phase: part / total / counts[phase] for phase, part in parts.items()}
+        total = sum(shares[phase] for phase in counts)
+        return {phase: shares[phase] / total / counts[phase] for phase in counts}
 
     # --- privacy: known before rows are touched ------------------------------------------------------------------------
 
-    def phase(self, round_: int, site: str) -> str:
-        """What a site is asked in a round: by the public schedule and its team, never by the
-        message. "rest": nothing."""
-        phase = self.schedule[round_ - 1]
-        return phase if self.mode != "secure" or self._sum(phase, site) is not None else "rest"
+    def phase(self, round_: int) -> str:
+        """What a round asks: by the public schedule, never by the message."""
+        return self.schedule[round_ - 1]
 
-    def _sum(self, phase: str, site: str) -> int | None:
-        """The number of the secure sum that a site adds to; None where it is not asked."""
-        return self._sums[phase].get(self.teams.team.get(site, 0))
+    def _sum(self, phase: str, site: str) -> int:
+        """The number of the secure sum that a site adds to."""
+        return self._sums[phase][self.teams.team.get(site, 0)]
 
     @cached_property
     def _sums(self) -> dict[str, dict[int, int]]:
-        """For each phase: every team that is asked, and the number of the sum that it adds to."""
+        """For each phase: every team, and the number of the sum that it adds to."""
         return {
             phase: {
                 team: i for i, members in enumerate(self.teams.asked(phase)) for team in members
@@ -197,39 +189,34 @@ class Veil(Method):
 
     def expects(self, round_: int, site: str) -> Mapping[str, Field]:
         """The sparse model, and in the secure mode what centres the concepts."""
-        phase, d = self.phase(round_, site), len(self.dictionary)
-        one, chosen = (
-            Field("<f4", (1,), -STRONGEST, STRONGEST),
-            UpTo("concepts", min(d, max(self.concepts, 1))),
-        )
-        ids = Field("<i4", (chosen,), 0, d - 1, rising=True)
-        weights = Field("<f4", (chosen,), -STRONGEST, STRONGEST)
+        phase, d = self.phase(round_), len(self.dictionary)
+        chosen = UpTo("concepts", min(d, max(self.concepts, 1)))
+        one = Field("<f4", (1,), -STRONGEST, STRONGEST)
+        ids = Field(id_type(d), (chosen,), 0, d - 1, rising=True)
         if self.mode != "secure":
             # Half precision: a weight to one part in 2,000, in half of the bytes.
-            short = replace(ids, dtype=id_type(d)), replace(weights, dtype="<f2")
-            return {"ids": short[0], "weights": short[1], "bias": one}
-        if phase == "rest":
-            return {}
-        fields = {"base": Field("<f4", (1,), -secure.FURTHEST, secure.FURTHEST), "bias": one}
-        if phase == "look":
-            part = self.teams.part(self._sum(phase, site) or 0, d)
-            return {**fields, "centre": Field("|i1", (len(part),), -127, 127)}
+            weights = Field("<f2", (chosen,), -STRONGEST, STRONGEST)
+            return {"ids": ids, "weights": weights, "bias": one}
         if phase == "moments":
-            return fields
+            return {}
+        base = Field("<f4", (1,), -secure.FURTHEST, secure.FURTHEST)
+        if phase == "look":
+            part = self.teams.part(self._sum(phase, site), d)
+            return {"base": base, "centre": Field("|i1", (len(part),), -127, 127)}
         return {
-            **fields,
+            "base": base,
+            "bias": one,
             "ids": ids,
-            "weights": weights,
+            "weights": Field("<f4", (chosen,), -STRONGEST, STRONGEST),
             "centre": Field("|i1", (chosen,), -127, 127),
+            "scale": Field("<f4", (1,), *secure.SCALES),
         }
 
     def round_event(
         self, round_: int, site: str, size: int, noise: float | None
     ) -> dp_accounting.DpEvent:
         """What round 1, 2, ... of the schedule costs this hospital."""
-        phase = self.phase(round_, site)
-        if phase == "rest":
-            return dp_accounting.NoOpDpEvent()
+        phase = self.phase(round_)
         rho = None if noise is None else self.phase_rho(phase, noise)
         if phase == "vote":
             return Pick(self.picks, len(self.dictionary), rho).event
@@ -244,9 +231,12 @@ class Veil(Method):
             cost = {site: self.phase_rho("vote", level) for site, level in noise.items()}
             vote = (d, self.picks, self.quorum, self.concepts, self.schedule.count("vote"))
             return foresight.doubts(*foresight.rehearse(cost, sizes, *vote))
-        rho = self.phase_rho("look", max(noise.values()))
-        sums = [self._layout("look", i, 0, 0.0, rho) for i in range(len(self.teams.asked("look")))]
-        weak = max(one.noises["gradient"] / one.patients for one in sums) / foresight.STRONG
+        level = max(noise.values())
+        sums = [self._layout("look", i, 0, 0.0, level) for i in range(self.teams.count)]
+        weak = max(
+            one.noise * math.sqrt(foresight.SPREAD * one.grid.size) / one.patients for one in sums
+        )
+        weak /= foresight.STRONG
         text = f"the noise in what concepts are chosen by is {weak:.1f} times a strong sign's part"
         return (Doubt("look", text),) if weak >= 0.5 else ()
 
@@ -285,7 +275,7 @@ class Veil(Method):
         """No concept has a weight; nothing is random."""
         d = len(self.dictionary)
         if self.mode == "secure":
-            return newton.start_state(d)
+            return fit.start_state(d)
         return {
             "weights": np.zeros(d, np.float32),
             "bias": np.zeros(1, np.float32),
@@ -306,22 +296,22 @@ class Veil(Method):
         }
 
     def _ask(self, state: State, site: str, ids: NDArray[np.int32]) -> Arrays:
-        """What the secure mode sends a site: the model where it is needed, nothing where nothing is
-        asked."""
+        """What the secure mode sends a site: as much of the model as the phase needs."""
         phase = self.schedule[min(int(state["t"][0]), self.rounds - 1)]
-        sum_ = self._sum(phase, site)
-        if sum_ is None:
+        if phase == "moments":
             return {}
-        message: dict[str, NDArray[np.generic]] = {"base": state["base"], "bias": state["bias"]}
         if phase == "look":
-            message["centre"] = state["centre"][self.teams.part(sum_, len(self.dictionary))]
-        elif phase != "moments":
-            message |= {
-                "ids": ids.astype(np.int32),
-                "weights": state["weights"][ids],
-                "centre": state["centre"][ids],
-            }
-        return message
+            part = self.teams.part(self._sum(phase, site), len(self.dictionary))
+            return {"base": state["base"], "centre": state["centre"][part]}
+        theta = np.clip(state["theta"], -STRONGEST, STRONGEST).astype(np.float32)
+        return {
+            "base": state["base"],
+            "bias": theta[:1] * np.float32(BIAS),
+            "ids": ids.astype(id_type(len(self.dictionary))),
+            "weights": theta[1:],
+            "centre": state["centre"][ids],
+            "scale": state["scale"],
+        }
 
     def sums(self, round_: int, sites: Sequence[str]) -> list[tuple[str, ...]]:
         """The hospitals of every secure sum of a round."""
@@ -362,33 +352,33 @@ class Veil(Method):
         phase = self.schedule[int(state["t"][0])]
         new = {key: array.copy() for key, array in state.items()}
         new["t"] += 1
-        forecast = state["forecast"] if phase == "step" else None
+        chosen, base = int(np.count_nonzero(state["chosen"])), float(state["base"][0])
         sums, noise = [], float(state["noise"][0]) or None
         for i, answer in enumerate(answers):
-            rho = None if noise is None else self.phase_rho(phase, noise)
-            found = self._layout(
-                phase, i, int(np.count_nonzero(state["chosen"])), float(state["base"][0]), rho
-            )
-            near = (
-                None
-                if forecast is None
-                else forecast * answer.patients / self.teams.patients(self.teams.all)
-            )
-            parts, level = secure.opened(
-                found, np.asarray(answer.payload[found.name]), answer.sites, near
+            found = self._layout(phase, i, chosen, base, noise)
+            total, level = secure.opened(
+                found, np.asarray(answer.payload[found.name]), answer.sites
             )
             if phase == "moments" and level is not None:
                 new["noise"][0] = level
-                found = self._layout(phase, i, 0, 0.0, self.phase_rho(phase, level))
+                found = self._layout(phase, i, 0, 0.0, level)
             # Who dropped out of a sum under masks is missing among its patients, and in its noise.
-            sums.append((replace(found, patients=answer.patients, parties=answer.sites), parts))
-        newton.advance(new, phase, sums, self.teams, self.dictionary, self.concepts)
+            sums.append((replace(found, patients=answer.patients, parties=answer.sites), total))
+        if phase == "moments":
+            fit.take_moments(new, sums, self.teams, self.dictionary)
+        elif phase == "look":
+            reading = fit.Reading(self.concepts, self.directions, self.protected)
+            step = self._layout("step", 0, self.concepts, base, noise)
+            fit.take_look(new, sums, self.teams, self.dictionary, reading, step, self.rounds)
+        else:
+            fit.take_gradient(new, sums, self.rounds)
         return new
 
     def _layout(
-        self, phase: str, sum_: int, chosen: int, base: float, rho: float | None
+        self, phase: str, sum_: int, chosen: int, base: float, noise: float | None
     ) -> secure.Layout:
         rate = float(statistics.risk(np.array([base]))[0])
+        rho = None if noise is None else self.phase_rho(phase, noise)
         return secure.layout(
             phase, self.teams, sum_, self.dictionary, chosen, rate, rho, self.honest
         )
@@ -419,12 +409,10 @@ class Veil(Method):
 
     def site_step(self, session: Session, own: State, message: Arrays) -> tuple[Payload, State]:
         """The statistic that the phase asks for, protected. Nothing is kept at the site."""
-        phase = self.phase(session.round, session.site)
-        rho = None if session.noise is None else self.phase_rho(phase, session.noise)
-        if phase == "rest":
-            return {}, own
+        phase = self.phase(session.round)
         if self.mode == "secure":
-            return self._share(session, phase, message, rho), own
+            return self._share(session, phase, message), own
+        rho = None if session.noise is None else self.phase_rho(phase, session.noise)
         ids, bias = message["ids"], float(message["bias"][0])
         dense = np.zeros(len(self.dictionary), np.float32)
         dense[ids] = message["weights"]
@@ -457,27 +445,26 @@ class Veil(Method):
     def _values(self, data: Patients) -> NDArray[np.float32]:
         return _MATRICES.get(data, lambda: self.dictionary.matrix(data.x), self.dictionary.digest)
 
-    def _share(self, session: Session, phase: str, message: Arrays, rho: float | None) -> Payload:
+    def _share(self, session: Session, phase: str, message: Arrays) -> Payload:
         """A site's part of a secure sum."""
-        sum_ = self._sum(phase, session.site) or 0
-        ids = message.get("ids", np.zeros(0, np.int32))
+        sum_ = self._sum(phase, session.site)
+        ids = message.get("ids", np.zeros(0, np.int32)).astype(np.int32)
         weights = message.get("weights", np.zeros(0, np.float32)).astype(np.float32)
-        found = self._layout(phase, sum_, len(ids), float(message["base"][0]), rho)
+        base, scale = (
+            float(message[key][0]) if key in message else 1.0 for key in ("base", "scale")
+        )
+        bias = float(message["bias"][0]) if "bias" in message else base
+        model = secure.Model(bias, weights, ids, message.get("centre", np.zeros(0, np.int8)), scale)
+        found = self._layout(phase, sum_, len(ids), base, session.noise)
         part = self.teams.part(sum_, len(self.dictionary))
-        centre = message.get("centre", np.zeros(0, np.int8))
-        model = secure.Model(float(message["bias"][0]), weights, ids, centre)
-        words = []
-        for piece in found.pieces:
 
-            def each(data: Patients, name: str = piece.name) -> Rows:
-                return secure.contributions(
-                    name, phase, data, self._values(data), model, part, self.dictionary
-                )
+        def each(data: Patients) -> Rows:
+            values = self._values(data)
+            return secure.contributions(phase, data, values, model, part, self.dictionary)
 
-            words.append(session.release(piece.name, Share(piece.grid), each))
+        words = session.release(phase, Share(found.grid), each)
         levels = secure.level_digits(found, session.noise)
-        packed = words[0].then(lambda *all_: secure.packed(found, [*all_, levels]), *words[1:])
-        return {found.name: packed}
+        return {found.name: words.then(lambda sum_: secure.packed(found, [sum_, levels]))}
 
     def _open(
         self, answers: Sequence[Answer], phase: str, chosen: int
@@ -561,13 +548,21 @@ def agreed(before: State, after: State) -> dict[str, object]:
 class Voting(Settings):
     """VEIL's own settings."""
 
-    mode: Mode = "votes"
+    mode: Mode | None = None
     picks: int = Setting(default=4, ge=1)
     quorum: float | None = Setting(default=None, ge=0)
     concepts: int = Setting(default=60, ge=1)
     server_rate: float = Setting(default=0.1, gt=0)
     honest: float = Setting(default=0.5, gt=0, le=1)
     teams: int = Setting(default=12, ge=1)
+    directions: Directions = "medicine"
+    protected: Protected = "allowed"
+
+
+def mode_for(public: Public) -> Mode:
+    """The mode where none is stated: sums where the study masks them and there are enough hospitals
+    for a sum to hide one (docs/veil.md, Which mode), or else votes, which need no trust."""
+    return "secure" if public.masked and public.sites >= 3 else "votes"
 
 
 def build(setup: Setup) -> Veil:
@@ -576,11 +571,17 @@ def build(setup: Setup) -> Veil:
     two_outcomes("veil", public)
     width = dense_only(setup.network, "method 'veil'").inputs
     known = plain(width) if public.schema is None else dictionary(public.schema)
-    if own.mode == "secure":
+    mode = own.mode or mode_for(public)
+    if mode == "secure":
         setup.every_site("the secure mode of veil")
+    elif (own.directions, own.protected) != ("medicine", "allowed"):
+        raise StudyError(
+            f'method.directions and method.protected are for mode "secure", found mode "{mode}"; '
+            "leave them out"
+        )
     return Veil(
         known,
-        own.mode,
+        mode,
         setup.rounds,
         min(own.picks, len(known)),
         2.0 if own.quorum is None else own.quorum,
@@ -589,7 +590,9 @@ def build(setup: Setup) -> Veil:
         public.sites,
         public.patients,
         own.honest,
-        Teams.of(public.sizes, own.teams if own.mode == "secure" else 1),
+        Teams.of(public.sizes, min(own.teams, len(known)) if mode == "secure" else 1),
+        own.directions,
+        own.protected,
     )
 
 
@@ -611,8 +614,8 @@ def suits(public: Public) -> Fit:
     """A sparse model that a clinician can read; votes need many hospitals to agree."""
     if public.images or not public.outcome.two:
         return Fit(0.0, "reads the columns of a table and tells two outcomes apart")
-    if public.epsilon is not None and public.sites < 20:
-        return Fit(1.0, "with few hospitals the noise may leave it without a concept")
+    if public.epsilon is not None and public.sites < 20 and mode_for(public) == "votes":
+        return Fit(1.0, "with few hospitals votes may leave it without a concept; mask the sums")
     return Fit(2.5, "a sparse model over clinical concepts, explained to the clinician")
 
 

@@ -1,17 +1,16 @@
 """VEIL's secure mode: statistics in few bytes of which only noisy sums over many hospitals are
 opened.
 
-| phase       | who answers                      | numbers                                  | word    | a patient's norm |
-|-------------|----------------------------------|------------------------------------------|---------|------------------|
-| `moments`   | teams 1, 2, ..., each for a part | outcomes, means, squares of the part     | 10 bits | 1, `SPREAD`      |
-| `look`      | the same                         | gradients of the part at the base rate   | 11 bits | `LOOK`           |
-| `curvature` | team 0                           | products of all pairs of chosen concepts | 11 bits | `NORM`           |
-| `step`      | all                              | gradients of the chosen at the model     | 13 bits | `NORM`           |
+| phase     | who answers              | numbers                                      | word    |
+|-----------|--------------------------|----------------------------------------------|---------|
+| `moments` | teams, each for a part   | 1, concepts of the part, squares, outcome    | 12 bits |
+| `look`    | the same                 | gradients of the part at the base rate       | 13 bits |
+| `step`    | all                      | gradients of the chosen concepts at the model | 16 bits |
 
-Concepts are centred at their released means (in steps of 1/127): a patient with ordinary values is
-then a short vector, so that the bound on one patient's part can be small. A message is one array of
-packed words, added modulo 2^bits. Teams: `veil_teams.py`. What the server does with a sum:
-`veil_newton.py`. Proofs: docs/veil.md.
+Every row is a vector of norm 1 times something within [-1, 1], so that a patient's part has norm 1
+in every phase: there is no bound to choose (Lemma 2 of docs/veil.md). Concepts are centred at their
+released means (in steps of 1/127). A message is one array of packed words, added modulo 2^bits.
+Teams: `teams.py`. What the server does with a sum: `fit.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suture.errors import RunError
+from suture.methods.gradients import BIAS, as_centre, centred, residual, unit_weights
 from suture.methods.veil.teams import Teams
 from suture.models.concepts import Concepts, Remember
 from suture.privacy.unit import Patients
@@ -33,31 +33,18 @@ from suture.training import contributions as statistics
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 
-BITS = {"moments": 10, "look": 11, "curvature": 11, "step": 13}
-SPREAD, LOOK, NORM = 5.0, 4.0, 2.5
-"""Bounds on the norm of a patient's concepts: all as they are, all centred, the chosen ones centred
-with a 1 for the bias. Of a part of the concepts the bound is smaller, by the root of the part's
-share."""
+BITS = {"moments": 12, "look": 13, "step": 16}
 FURTHEST = 16.0
-"""The log odds of the base rate lie within this: the grid of a step follows from it, and must not
-be finer than words hold."""
-REACH = 1.0
-"""The bias's gradient may be this far from its forecast, in patients times rate (1 - rate), and a
-concept's half of it; further, it would wrap around, and the step would be wrong. On the `icu`
-cohort 0.45 and 0.07 are usual; in one training of 60 a concept, rare in the team that measures
-curvature, was 0.26 off after the first step."""
+"""The log odds of the base rate lie within this: the grid of a gradient follows from it, and must
+not be finer than words hold."""
+OUTCOME = 0.5
+ROWS = math.sqrt(1 - OUTCOME**2)
+"""Of a vector of norm 1 in "moments", the outcome's entry, and the length of the others together."""
+SCALES = (2.0**-10, 2.0**10)
 _CHOSEN: Remember[Patients, list[tuple[str, Rows, Floats]]] = Remember(1024)
 LEVEL_BITS, LEVEL_UNIT = 20, 64.0
 """The noise multiplier travels as a whole number of 1/64, in digits that cannot overflow when they
 are added."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One vector of a message: its grid, and the noise's cost."""
-
-    name: str
-    grid: Grid
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,7 @@ class Layout:
     phase: str
     patients: int
     parties: int
-    pieces: tuple[Piece, ...]
+    grid: Grid
     levels: int = 0
 
     @property
@@ -77,18 +64,15 @@ class Layout:
         return f"w{BITS[self.phase]}"
 
     @property
-    def noises(self) -> dict[str, float]:
-        """The deviation of the noise in each piece of the sum, in real units, when every hospital
-        adds its own."""
-        return {
-            piece.name: piece.grid.deviation * math.sqrt(self.parties) / piece.grid.steps
-            for piece in self.pieces
-        }
+    def noise(self) -> float:
+        """The deviation of the noise in the sum, in real units, when every hospital adds its
+        own."""
+        return self.grid.deviation * math.sqrt(self.parties) / self.grid.steps
 
     @property
     def size(self) -> int:
         """How many words."""
-        return self.levels + sum(piece.grid.size for piece in self.pieces)
+        return self.levels + self.grid.size
 
 
 def layout(
@@ -105,51 +89,25 @@ def layout(
     of chosen concepts."""
     members = teams.asked(phase)[sum_]
     patients, parties = teams.patients(members), teams.parties(members)
-    least = max(1, math.ceil(honest * parties))
-
-    def piece(name: str, sensitivity: float, share: float, size: int, reach: float) -> Piece:
-        step = 2 * reach * patients / 2 ** BITS[phase]
-        return Piece(
-            name, Grid(sensitivity, None if rho is None else rho * share, size, least, step)
-        )
-
-    levels = 0
+    part, levels = teams.part(sum_, len(dictionary)), 0
+    # Residuals of a model that is right on average add up to twice the outcomes; a quarter more is
+    # for noise.
+    size, reach = chosen + 1, min(1.1, 2.5 * min(rate, 1 - rate))
     if phase == "moments":
-        part = teams.part(sum_, len(dictionary))
-        graded = int(np.count_nonzero(dictionary.graded[part]))
-        limit = _limit(SPREAD, len(part), len(dictionary))
-        pieces = [piece("positives", 1.0, 0.2, 1, 1.1)]
-        pieces += [piece("means", limit, 0.5, len(part), 1.1)] if len(part) else []
-        pieces += [piece("squares", limit**2, 0.3, graded, 1.1)] if graded else []
+        size, reach = 2 + len(part) + int(np.count_nonzero(dictionary.graded[part])), 1.1
         levels = -(-LEVEL_BITS // digit_bits(parties))
     elif phase == "look":
-        size = len(teams.part(sum_, len(dictionary)))
-        # All gradients at the base rate are within 2 x rate x patients; a quarter more is for
-        # noise.
-        pieces = [
-            piece("gradient", _limit(LOOK, size, len(dictionary)), 1.0, size, min(1.1, 2.5 * rate))
-        ]
-    elif phase == "curvature":
-        pieces = [piece("products", NORM**2, 1.0, (chosen + 1) * (chosen + 2) // 2, 1.5)]
-    elif phase == "step":
-        unit = rate * (1 - rate)
-        pieces = [piece("bias", 1.0, 0.15, 1, REACH * unit)]
-        pieces += [piece("gradient", NORM, 0.85, chosen, REACH / 2 * unit)] if chosen else []
-    else:
-        raise RunError(f"the phase {phase!r} asks for nothing")
-    return Layout(phase, patients, parties, tuple(pieces), levels)
-
-
-def _limit(whole: float, size: int, concepts: int) -> float:
-    """The bound for a part of the concepts."""
-    return whole * math.sqrt(max(size, 1) / concepts)
+        size = len(part)
+    step = 2 * reach * patients / 2 ** BITS[phase]
+    least = max(1, math.ceil(honest * parties))
+    return Layout(phase, patients, parties, Grid(1.0, rho, size, least, step), levels)
 
 
 def digit_bits(parties: int) -> int:
     """Bits of one digit, such that the digits of all parties add up without overflow.
 
     >>> digit_bits(15), digit_bits(152)
-    (6, 2)
+    (8, 4)
     """
     return max(1, BITS["moments"] - parties.bit_length())
 
@@ -167,54 +125,33 @@ def packed(found: Layout, words: Sequence[NDArray[np.int64]]) -> NDArray[np.uint
     return pack_words(np.concatenate(words), BITS[found.phase])
 
 
-def opened(
-    found: Layout, words: NDArray[np.int64], sites: int, near: Floats | None = None
-) -> tuple[dict[str, Floats], float | None]:
-    """A sum of ``sites`` answers in real units, piece by piece, and the noise multiplier where it
-    came along (None: none).
-
-    ``near`` is what the server expects: words are known modulo 2^bits only, and what is closest to
-    it is taken.
-    """
+def opened(found: Layout, words: NDArray[np.int64], sites: int) -> tuple[Floats, float | None]:
+    """A sum of ``sites`` answers in real units, and the noise multiplier where it came along (None:
+    none)."""
     if words.shape != (found.size,):
         raise RunError(
             f"phase {found.phase!r}: expected {found.size} words in a sum, found {words.shape}"
         )
-    parts, start = {}, 0
-    for piece in found.pieces:
-        here = words[start : start + piece.grid.size]
-        about = 0.0 if near is None else near[start : start + piece.grid.size] * piece.grid.steps
-        parts[piece.name] = piece.grid.open(wrapped(here, BITS[found.phase], about))
-        start += piece.grid.size
-    base = digit_bits(found.parties)
-    digits = words[start:] % 2 ** BITS[found.phase]
+    bits, size = BITS[found.phase], found.grid.size
+    base, digits = digit_bits(found.parties), words[size:] % 2**bits
     level = sum(int(digit) << (base * i) for i, digit in enumerate(digits)) / sites
-    return parts, level / LEVEL_UNIT if level else None
+    total = found.grid.open(wrapped(words[:size], bits))
+    return total, level / LEVEL_UNIT if level else None
 
 
 @dataclass(frozen=True)
 class Model:
-    """What the server sent of the model: a bias, and of the chosen concepts weights, numbers and
-    centres."""
+    """What the server sent of the model: log odds of the centre, and of the chosen concepts
+    weights (of the centred concepts over ``scale``), numbers and centres."""
 
     bias: float
     weights: NDArray[np.float32]
     ids: NDArray[np.int32]
     centre: NDArray[np.int8]
-
-    @property
-    def centred(self) -> NDArray[np.float32]:
-        """The same model of a 1 and the *centred* concepts.
-
-        >>> Model(1.0, np.array([2.0], np.float32), np.array([5], np.int32), np.array([127], np.int8)).centred.tolist()
-        [3.0, 2.0]
-        """
-        bias = self.bias + float(centres(self.centre) @ self.weights)
-        return np.concatenate([np.array([bias], np.float32), self.weights])
+    scale: float = 1.0
 
 
 def contributions(
-    name: str,
     phase: str,
     data: Patients,
     values: Rows,
@@ -222,59 +159,40 @@ def contributions(
     part: NDArray[np.int64],
     dictionary: Concepts,
 ) -> tuple[NDArray[np.floating], Floats]:
-    """What rows add to one piece of a phase; a patient's part is within its sensitivity in `layout`
-    (Lemma 2).
+    """What rows add to the sum of a phase; a patient's part has norm 1 at most (Lemma 2).
 
     ``part`` are the concepts that a look or a moment is about.
     """
     if phase == "moments":
-        if name == "positives":
-            one = np.ones((data.rows, 1), np.float32)
-            return one, statistics.patient_weights(one, 1.0, data.starts) * data.y
-        here, limit = values[:, part], _limit(SPREAD, len(part), len(dictionary))
-        if name == "means":
-            return here, statistics.patient_weights(here, limit, data.starts, power=1)
-        graded = here[:, dictionary.graded[part]]
-        return graded.astype(np.float64) ** 2, statistics.patient_weights(
-            graded, limit, data.starts
-        )
+        here = values[:, part]
+        one, y = np.ones((data.rows, 1), np.float32), (data.y > 0).astype(np.float32)
+        rows = np.hstack([one, here, here[:, dictionary.graded[part]] ** 2])
+        # The outcome's entry is not divided by the norm: graver patients have longer rows, and the
+        # rate would be too low.
+        each = statistics.patient_weights(one, 1.0, data.starts)
+        unit = rows * (ROWS * unit_weights(rows, data.starts) / each)[:, None]
+        return np.hstack([unit, OUTCOME * y[:, None]]), each
     if phase == "look":  # at the base rate: no concept has a weight yet
-        here = values[:, part] - centres(model.centre)
-        w = statistics.patient_weights(
-            here, _limit(LOOK, len(part), len(dictionary)), data.starts, power=1
-        )
-        return here, w * (data.y - statistics.risk(np.array([model.bias])))
-    basis, w = _chosen(data, values, model, dictionary)
-    if phase == "curvature":
-        return statistics.row_products(basis), w
-    weights = w * (data.y - statistics.risk(statistics.logits(basis, model.centred, 0.0)))
-    return (basis[:, :1] if name == "bias" else basis[:, 1:]), weights
+        rows = values[:, part] - as_centre(model.centre)
+        base = statistics.risk(np.full(data.rows, model.bias))
+        return rows, unit_weights(rows, data.starts) * residual(base, data.y)
+    rows, weights = _chosen(data, values, model, dictionary)
+    theta = np.append(model.bias / BIAS, model.weights)
+    p = statistics.risk(statistics.logits(rows, theta, 0.0))
+    return rows, weights * residual(p, data.y)
 
 
 def _chosen(
     data: Patients, values: Rows, model: Model, dictionary: Concepts
 ) -> tuple[Rows, Floats]:
-    """A 1 and the centred chosen concepts of every row, and the rows' weights.
+    """The centred chosen concepts of every row, and the rows' weights.
 
     From the look on, what is chosen and its centres stay, so the last ones are kept for the next
     round; only the last, or a server that asks for others every time would fill the site's memory.
     """
-    label = f"{dictionary.digest} {model.ids.tolist()} {model.centre.tolist()}"
-    kept = _CHOSEN.get(data, list)
-    if kept and kept[0][0] == label:
-        return kept[0][1], kept[0][2]
-    one = np.ones((data.rows, 1), np.float32)
-    basis = np.ascontiguousarray(np.hstack([one, values[:, model.ids] - centres(model.centre)]))
-    weights = statistics.patient_weights(basis, NORM, data.starts)
-    kept[:] = [(label, basis, weights)]
-    return basis, weights
-
-
-def centres(code: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Centres from their bytes.
-
-    >>> centres(np.array([-127, 0], np.int8)).tolist()
-    [-1.0, 0.0]
-    """
-    found: NDArray[np.float32] = code.astype(np.float32) / np.float32(127)
-    return found
+    asked = f"{model.ids.tolist()} {model.centre.tolist()} {model.scale}"
+    label, kept = f"{dictionary.digest} {asked}", _CHOSEN.get(data, list)
+    if not (kept and kept[0][0] == label):
+        found = centred(values[:, model.ids], model.centre, model.scale, data.starts)
+        kept[:] = [(label, *found)]
+    return kept[0][1], kept[0][2]

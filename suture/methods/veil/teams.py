@@ -1,9 +1,8 @@
 """Who answers what in VEIL's secure mode: a public split of the hospitals into teams, by their
 public sizes.
 
-A statistic of many numbers need not be asked of every hospital. About one hospital in 24 belongs to
-team 0, which measures curvature. The others are put into teams of about as many patients each; in
-the phases "moments" and "look" every one of these answers for another part of the concepts. Steps
+A statistic of many numbers need not be asked of every hospital. Teams have about as many patients
+each; in the phases "moments" and "look" every one answers for another part of the concepts. Steps
 are asked of all. Nothing here depends on rows. What it means for the promise: docs/veil.md, Theorem
 5.
 """
@@ -23,16 +22,13 @@ LEAST_SITES, LEAST_PATIENTS = 5, 2_000
 """Hospitals of every team, and patients on average. A hospital that is large enough for a team of
 its own gets the smallest of others beside it: alone it would be hidden among nobody, and a sum of
 one is not opened under masks."""
-CURVATURE = 24
-"""One in so many hospitals measures curvature."""
 _ORDER = 251
 """Seed of the public order in which concepts are dealt out to teams."""
 
 
 @dataclass(frozen=True)
 class Teams:
-    """Hospitals with their public sizes, in ``count`` teams: one, or team 0 for curvature and two
-    or more for the rest."""
+    """Hospitals with their public sizes, in ``count`` teams."""
 
     sizes: tuple[tuple[str, int], ...] = field(repr=False)
     count: int
@@ -46,37 +42,32 @@ class Teams:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], most: int) -> Teams:
-        """Concepts dealt out to at most ``most`` teams, fewer where they would become too small;
-        below 2 there is one.
+        """Concepts dealt out to at most ``most`` teams, fewer where they would become too small, and
+        one below 15 hospitals: bytes matter less there than the noise in a part's sum.
 
         >>> Teams.of({f"h{i}": 500 for i in range(60)}, 8).count, Teams.of({"a": 5000, "b": 20}, 8).count
-        (9, 1)
+        (8, 1)
         """
         room = min(most, len(sizes) // LEAST_SITES - 1, sum(sizes.values()) // LEAST_PATIENTS)
-        return cls(tuple(sizes.items()), room + 1 if room > 1 else 1)
+        return cls(tuple(sizes.items()), max(1, room))
 
     @cached_property
     def team(self) -> dict[str, int]:
-        """Every hospital's team. Team 0: every so manieth by size; then the largest first, each to
-        the smallest team; then the smallest to teams of fewer than `LEAST_SITES`.
+        """Every hospital's team: the largest first, each to the smallest team; then the smallest to
+        teams of fewer than `LEAST_SITES`.
 
         >>> Teams((("a", 5), ("b", 9), ("c", 6)), 1).team
         {'b': 0, 'c': 0, 'a': 0}
         """
         order = sorted(self.sizes, key=lambda pair: -pair[1])
-        if self.count == 1:
-            return {site: 0 for site, _ in order}
-        every = min(CURVATURE, max(1, len(order) // LEAST_SITES))
-        found = {site: 0 for site, _ in order[every // 2 :: every]}
-        filled = [0] * (self.count - 1)
+        filled = [0] * self.count
         members: list[list[str]] = [[] for _ in filled]
         for site, patients in order:
-            if site not in found:
-                least = filled.index(min(filled))
-                members[least].append(site)
-                filled[least] += patients
+            least = filled.index(min(filled))
+            members[least].append(site)
+            filled[least] += patients
         _even_out(members)
-        return found | {site: k + 1 for k, team in enumerate(members) for site in team}
+        return {site: k for k, team in enumerate(members) for site in team}
 
     @cached_property
     def _patients(self) -> tuple[int, ...]:
@@ -115,16 +106,14 @@ class Teams:
     def asked(self, phase: str) -> tuple[tuple[int, ...], ...]:
         """The sums of a phase, each a tuple of the teams that add to it.
 
-        >>> Teams((), 3).asked("look"), Teams((), 3).asked("curvature"), Teams((), 3).asked("step")
-        (((1,), (2,)), ((0,),), ((0, 1, 2),))
+        >>> Teams((), 3).asked("look"), Teams((), 3).asked("step")
+        (((0,), (1,), (2,)), ((0, 1, 2),))
         """
-        if phase in ("moments", "look"):
-            return tuple((k,) for k in (self.all[1:] or self.all))
-        return ((0,),) if phase == "curvature" else (self.all,)
+        return (self.all,) if phase == "step" else tuple((k,) for k in self.all)
 
     def part(self, sum_: int, concepts: int) -> NDArray[np.int64]:
         """The concepts that sum number ``sum_`` of "moments" or "look" is about."""
-        return _part(sum_, len(self.asked("look")), concepts)
+        return _part(sum_, self.count, concepts)
 
 
 @cache

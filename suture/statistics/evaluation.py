@@ -194,7 +194,9 @@ class Evaluation(Statistic):
             out[rows, cell] = 1.0
             return out, per_patient(data)
         bins = np.searchsorted(np.asarray(message["edges"]), odds, side="right")
-        columns = np.asarray(message["strategy"], np.float32).transpose(0, 2, 1)
+        # Whatever the server sends, no column is longer than 1.
+        columns = np.asarray(message["strategy"], np.float64).transpose(0, 2, 1)
+        columns = columns / np.maximum(1.0, np.linalg.norm(columns, axis=2, keepdims=True))
         having = (any_of(data, data.y) > 0).astype(np.int64)
         blocks = [np.zeros(data.rows, np.int64)]
         if ask.name == "parts":

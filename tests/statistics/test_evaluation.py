@@ -147,7 +147,9 @@ def test_every_method_s_model_can_be_sent_and_scored(name):
     """What a prediction reads of a method's state is found without a list of names."""
     if declared(name).unproven or declared(name).moves_rows:
         pytest.skip("not under a promise, or pooled")
-    known = public({"a": 50, "b": 50, "c": 50})
+    fair = {"groups": ("sex",), "protected": {"column": "sex", "values": ("F", "M")}}
+    schema = SHARED.model_validate({**SHARED.model_dump(), **fair})
+    known = public({"a": 50, "b": 50, "c": 50}, schema)
     trained = build(name, MethodSpec(name=name), Dense((SHARED.width, 1)), Local(), known)
     one = measuring(trained, ("a", "b", "c"), {"honest": 1 / 3}, known)
     state = trained.init(("a", "b", "c"), np.random.default_rng(1))

@@ -200,6 +200,8 @@ def other(value: Any, kind: Any) -> Any:
         return value + 1
     if isinstance(value, str):
         return value + "x"
+    if isinstance(value, tuple):
+        return (*value, {"rate": 7.5})
     if value is not None:
         raise TypeError(f"no other value for {value!r} of {kind}")
     return some(kind)

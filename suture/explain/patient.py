@@ -460,7 +460,7 @@ def hazard_fit(
     (Crowson, Atkinson & Therneau 2016), shrunk towards none, and its variance.
 
     >>> found, spread = hazard_fit(np.array([2 * (1 << 20) + 1] * 45), np.zeros(45), np.array([0.5, 1.0]))
-    >>> found, spread[1, 1]
+    >>> found, float(spread[1, 1])
     ((1.0, 0.0), 0.02)
     """
     grid = np.linspace(0, 1, len(hazard) + 1)

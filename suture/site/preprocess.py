@@ -85,6 +85,7 @@ def outcome_vocabulary(outcome: Outcome) -> Vocabulary:
     """The texts of an outcome: 0/1 and yes/no for two classes, 0 to k - 1, the given labels, or one
     text against all others.
 
+    >>> from suture.schema.outcome import Classes
     >>> positive = outcome_vocabulary(Classes(written=Positive(text="<30")))
     >>> [positive.code(text) for text in ("<30", ">30", "NO", None)]
     [1, 0, 0, -1]

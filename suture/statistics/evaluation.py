@@ -617,7 +617,7 @@ def build(setup: Setup) -> Evaluation:
     if schema is None or not (own.of or trained):
         raise StudyError("evaluate needs a finished model: suture evaluate RUN")
     kind = declared(own.of) if trained is None else None
-    readable = kind is not None and kind.model == "concepts"
+    readable = kind is not None and kind.readable(schema)
     return Evaluation(
         setup.public,
         own.honest,
@@ -633,9 +633,9 @@ def build(setup: Setup) -> Evaluation:
 
 def model_of(result: Result) -> State:
     """The arrays of a finished model that an evaluation sends."""
-    wanted = (
-        ("params",) if declared(result.data["method"]).model != "concepts" else ("weights", "bias")
-    )
+    schema = Schema.parse(result.data["model"]["schema"])
+    readable = declared(result.data["method"]).readable(schema)
+    wanted = ("weights", "bias") if readable else ("params",)
     if any(name not in result.model for name in wanted):
         raise StudyError(
             f"method {result.data['method']!r} keeps no global model, so there is none to evaluate"

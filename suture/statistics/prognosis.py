@@ -343,7 +343,7 @@ def build(setup: Setup) -> Prognosis:
     schema = setup.public.schema
     if not own.of or schema is None:
         raise StudyError("evaluate needs a finished model: suture evaluate RUN")
-    readable = declared(own.of).model == "concepts"
+    readable = declared(own.of).readable(schema)
     return Prognosis(
         setup.public,
         own.honest,

@@ -28,7 +28,14 @@ from suture.engine.round import (
     train,
 )
 from suture.engine.summary import Outcome, summarise
-from suture.errors import BudgetExhausted, PrivacyError, StudyError, SutureError
+from suture.errors import (
+    BudgetExhausted,
+    PrivacyError,
+    RunError,
+    StudyError,
+    SutureError,
+    TooFewSites,
+)
 from suture.evaluation.groups import by_column, by_group
 from suture.evaluation.metrics import (
     calibration_of,
@@ -195,6 +202,8 @@ def _conduct(
                     warnings.append(f"{name}: on the same patients the budget paid for {paid}")
                     continue
                 outcomes[name].append(outcome)
+                if why := outcome.evaluation.get("stopped"):
+                    warnings.append(f"{name}, seed {seed}: no private evaluation: {why}")
                 if name == study.method.name and not model:
                     model = dict(training.state)
             if first is None:
@@ -274,18 +283,24 @@ class _Job:
             training.state = {**training.state, **begin}
         self._seen = training.state
         spec = self.study.method
-        training = train(
-            self.method,
-            trainers,
-            self.engine,
-            training,
-            rounds=spec.rounds,
-            fraction=spec.participation,
-            seed=self.study.seed,
-            after_round=lambda done: self._after_round(done, trainers, readers),
-            minimum=self.study.federation.minimum_sites,
-            protection=self.study.protection,
-        )
+        try:
+            training = train(
+                self.method,
+                trainers,
+                self.engine,
+                training,
+                rounds=spec.rounds,
+                fraction=spec.participation,
+                seed=self.study.seed,
+                after_round=lambda done: self._after_round(done, trainers, readers),
+                minimum=self.study.federation.minimum_sites,
+                protection=self.study.protection,
+            )
+        except TooFewSites as error:
+            raise TooFewSites(
+                f"{error}. The run is kept up to the round before: go on with suture run --resume "
+                "once they are back"
+            ) from None
         if training.stopped is not None:
             if training.round == 0 and self.seed > self.study.seed and not self.world.simulated:
                 return None, training
@@ -313,17 +328,21 @@ class _Job:
         for site, member in members.items():
             member.own = protected(trainers[site].own) if site in trainers else {}
         first = start(plan.method, list(members), self.seed)
-        done = train(
-            plan.method,
-            members,
-            self.engine,
-            replace(first, state={**training.state, **first.state}),
-            rounds=plan.rounds,
-            fraction=plan.participation,
-            seed=self.study.seed,
-            after_round=lambda _: None,
-            protection=plan.protection,
-        )
+        first.state = {**training.state, **first.state}
+        try:
+            done = train(
+                plan.method,
+                members,
+                self.engine,
+                first,
+                rounds=plan.rounds,
+                fraction=plan.participation,
+                seed=self.study.seed,
+                after_round=lambda _: None,
+                protection=plan.protection,
+            )
+        except RunError as error:  # sites are missing: the model is finished, and goes out without
+            done = replace(first, stopped=f"{error}. What it was charged stays charged")
         for site, member in members.items():
             self._spent[site] = member.spent()
             if site in trainers:

@@ -239,8 +239,7 @@ def _count_absent(training: Training, found: Returned, round_: int, least: int) 
         reasons = "; ".join(f"{site}: {why}" for site, why in found.absent.items())
         raise TooFewSites(
             f"round {round_}: {len(found.sealed)} sites answered, {max(1, least)} are needed "
-            f"({reasons}). The run is kept "
-            "up to the round before: go on with suture run --resume once they are back"
+            f"({reasons})"
         )
     for site, why in found.absent.items():
         missed = training.absent.setdefault(site, {"rounds": 0})

@@ -22,7 +22,7 @@ from support.batches import train_images_on_batches
 from suture.engine import federation
 from suture.engine import plan as planning
 from suture.methods.registry import kept, known
-from suture.network import masking, node, wire, witnesses
+from suture.network import masking, wire, witnesses
 from suture.network.node import Handler
 from suture.network.settings import SiteSettings
 from suture.network.wire import application_hash
@@ -697,8 +697,7 @@ def patched_door(patch, watch):
         roots[found] = context.mark
         return found
 
-    for module in (hospital, node):
-        patch.setattr(module, "root_key", root_key)
+    patch.setattr(hospital, "root_key", root_key)
 
     def released(self, name, mechanism, each):
         current.append((roots[self._root], name.encode() + canonical(mechanism)))

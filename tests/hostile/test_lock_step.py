@@ -129,7 +129,11 @@ class Twins:
         self.sent = {who: [] for who in TWINS}
         self.handlers = {}
         self.patch.setenv("SUTURE_WITNESS", str(self.folder / "witness"))
-        rig.patched(self.patch, self.watch)
+        try:
+            rig.patched(self.patch, self.watch)
+        except BaseException:  # a clock left behind would stop every later test of the process
+            self.close()
+            raise
         self.exact = "none"
         for who in TWINS:
             here = [*rows, *patient] if who == "with" else rows

@@ -10,6 +10,8 @@ from support.bench import NAMES, Bench, params, reason, the_study
 from test_witness import Carrier
 
 from suture.engine import conduct
+from suture.errors import TooFewSites
+from suture.network import wire
 from suture.network.coordinator import Remote
 from suture.privacy.ledger.ledger import Ledger
 from suture.protection.envelope import seal, unseal
@@ -70,6 +72,46 @@ def test_the_run_pays_for_one_evaluation_within_its_epsilon(masked, tmp_path, mo
         assert 3.9 < spent(bench, name) <= 4.0
         assert found.privacy["sites"][name] == pytest.approx(spent(bench, name))
     bench.close()
+
+
+class Missing(Carrier):
+    """One site gives no answer in one round of the evaluation."""
+
+    def __init__(self, bench, round_):
+        super().__init__(bench)
+        self.round = round_
+
+    def exchange(self, requests, seconds):
+        answers = super().exchange(requests, seconds)
+        for site, data in requests.items():
+            asked = wire.unpack(data).header
+            found = (site, asked["op"], asked.get("method"), asked.get("round"))
+            if found == ("nice", "step", EVALUATION, self.round):
+                answers[site] = TooFewSites("site 'nice' gave no answer within 1 s")
+        return answers
+
+
+@pytest.mark.parametrize("round_", [1, 2])
+def test_a_site_that_misses_the_evaluation_costs_the_figures_and_not_the_model(
+    round_, bench, study, tmp_path
+):
+    found = conduct.run(study, base=tmp_path, engine=Remote(Missing(bench, round_)))
+    assert found.data["methods"]["fedavg"]["rounds_done"] == study.method.rounds
+    assert found.model["params"].any()
+    why = (
+        f"round {round_}: 2 sites answered, 3 are needed (nice: site 'nice' gave no answer within "
+        "1 s). What it was charged stays charged"
+    )
+    assert found.data["metrics"]["evaluation"]["stopped"] == why
+    assert f"fedavg, seed 42: no private evaluation: {why}" in found.data["warnings"]
+    assert found.data["metrics"]["sites"] == {}
+    assert set(found.data["metrics"]["global"].values()) <= {None}
+    for name in NAMES:
+        assert bench.charges(name)[study.method.rounds :] == [
+            (ACCOUNT, number) for number in range(1, round_ + 1)
+        ]
+    for name in ("boston", "lyon"):
+        assert found.privacy["sites"][name] == pytest.approx(spent(bench, name))
 
 
 def test_no_exact_score_of_a_real_patient_leaves_whatever_the_site_s_file_says(

@@ -44,6 +44,12 @@ def undisturbed(tables, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def evaluated(tables, tmp_path_factory):
+    """The undisturbed run whose model is evaluated at the sites' cost, as is the default."""
+    return reference(tables, tmp_path_factory.mktemp("evaluated") / "sites", evaluation=None)
+
+
+@pytest.fixture(scope="module")
 def nursery(tmp_path_factory):
     found = Nursery(tmp_path_factory.mktemp("nursery") / "log")
     yield found
@@ -54,6 +60,10 @@ def nursery(tmp_path_factory):
 def rig(tables, nursery, tmp_path):
     with Rig(tmp_path / "rig", tables, nursery) as found:
         yield found
+
+
+EVALUATED = ROUNDS + 2
+"""The charges of a run whose model is evaluated: in two rounds of their own."""
 
 
 def all_paid(rig, rounds=ROUNDS):
@@ -90,14 +100,24 @@ def test_a_slow_site_ends_the_run_at_its_deadline_and_the_run_is_resumed(rig, un
     all_paid(rig)
 
 
-def test_a_run_goes_on_without_a_slow_site_if_the_study_says_so_and_tells(rig, undisturbed):
+def test_a_run_goes_on_without_a_slow_site_if_the_study_says_so_and_tells(rig, evaluated):
     rig.all_sites(where="during")
-    found = rig.run(the_study(deadline=8.0, minimum_sites=2)).end()
-    assert found.data["methods"]["fedadam"]["dropouts"][FIRST]["rounds"] >= 1
-    assert not all((found.model[name] == undisturbed.model[name]).all() for name in found.model)
-    # The slow site paid for what it computed, though nobody waited for it.
+    found = rig.run(the_study(evaluation=None, deadline=8.0, minimum_sites=2)).end()
+    method = found.data["methods"]["fedadam"]
+    assert method["rounds_done"] == ROUNDS
+    assert method["dropouts"][FIRST]["rounds"] >= 1
+    assert not all((found.model[name] == evaluated.model[name]).all() for name in found.model)
+    # The evaluation needs every site: there is none, and the result says why.
+    assert found.data["metrics"]["sites"] == {}
+    assert set(found.data["metrics"]["global"].values()) <= {None}
+    assert (
+        "2 sites answered, 3 are needed (north: " in found.data["metrics"]["evaluation"]["stopped"]
+    )
+    assert any("no private evaluation: round 1: 2 sites" in text for text in found.data["warnings"])
+    # The slow site paid for what it computed, though nobody waited for it; the others also for the
+    # evaluation's first round.
     assert rig.charged(FIRST) == 2
-    assert {rig.charged(name) for name in OTHERS} == {ROUNDS}
+    assert {rig.charged(name) for name in OTHERS} == {ROUNDS + 1}
 
 
 def test_the_hub_is_killed_and_started_again(rig, undisturbed):
@@ -111,21 +131,22 @@ def test_the_hub_is_killed_and_started_again(rig, undisturbed):
     all_paid(rig)
 
 
-def test_the_run_s_process_is_killed_and_resumed(rig, undisturbed):
+def test_the_run_s_process_is_killed_and_resumed(rig, evaluated):
     rig.all_sites(where="during")
     rig.operator()
-    rig.fork("run", "run", the_study().to_toml(), str(rig.hub_folder), str(rig.folder / "run"))
+    asked = the_study(evaluation=None).to_toml()
+    rig.fork("run", "run", asked, str(rig.hub_folder), str(rig.folder / "run"))
     rig.reached(FIRST)
     rig.kill("run")
     rig.let_go(FIRST)
-    same(rig.run(None).end(), undisturbed)
-    all_paid(rig)
+    same(rig.run(None).end(), evaluated)
+    all_paid(rig, EVALUATED)
 
 
-def test_answers_that_come_twice_are_taken_once(rig, undisturbed):
+def test_answers_that_come_twice_are_taken_once(rig, evaluated):
     rig.all_sites(where="twice")
-    same(rig.run(the_study()).end(), undisturbed)
-    all_paid(rig)
+    same(rig.run(the_study(evaluation=None)).end(), evaluated)
+    all_paid(rig, EVALUATED)
 
 
 def test_a_site_that_starts_late_is_waited_for(rig, undisturbed):

@@ -154,7 +154,13 @@ def test_a_study_runs_through_a_hub_and_exact_figures_stay(federation):
     assert result.exit_code == 0, result.output
     found = json.loads((folder / "run" / "result.json").read_text())
     assert found["methods"]["fedavg"]["rounds_done"] == 2
-    assert found["metrics"]["sites"] == {}
+    # Only the noisy evaluation's figures are here, and for so few patients it withholds them all.
+    metrics = found["metrics"]
+    assert 0 < metrics["evaluation"]["epsilon"] <= 6.0 / 4
+    assert metrics["sites"] == {name: dict.fromkeys(metrics["global"]) for name in SITES}
+    assert "rows" not in metrics["global"]  # nor is how many patients were tested
+    assert all(entry["global"] == entry["sites"] == {} for entry in found["history"])
+    assert found["release"]["exact"] is False
     status = site_status(folder / "boston")
     assert status["connection"] == "connected"
     assert status["round"] == 2

@@ -50,8 +50,9 @@ def wait_for(condition, seconds=120.0, what="it"):
         time.sleep(0.01)
 
 
-def the_study(sites=None, **federation):
-    """Three hospitals whose rows only they know the place of; a promise; three rounds."""
+def the_study(sites=None, *, evaluation=0.0, **federation):
+    """Three hospitals whose rows only they know the place of; a promise; three rounds, and by
+    default no charged evaluation after them: tests count what training was charged."""
     cohort = cohorts.load("cardio", 5, patients=300)
     return Study(
         name="faults",
@@ -64,6 +65,7 @@ def the_study(sites=None, **federation):
         model={"hidden": [4]},
         method={"name": "fedadam", "rounds": ROUNDS, "local_epochs": 1},
         privacy={"unit": "patient", "epsilon": 8.0, "accountant": "rdp"},
+        evaluation={"epsilon": evaluation},
         federation={"deadline": 30.0, "gathering": 30.0, **federation},
     )
 
@@ -210,7 +212,7 @@ class Rig:
                 "hub": {"address": f"{self.host}:{port}"},
                 "data": {"path": "rows.csv"},
                 "charter_needed": False,
-                "accepts": [the_study().digest],
+                "accepts": [the_study().digest, the_study(evaluation=None).digest],
                 "tick": 0.0,
                 "exact_metrics": "scores",
                 "poll_seconds": 0.2,

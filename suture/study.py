@@ -307,7 +307,8 @@ class Study(BaseModel):
         if self.cohort is not None:
             built = cohorts.load(self.cohort.name, self.seed, **self.cohort.options())
             kept = 1 - self.evaluation.holdout
-            schema, sites = built.schema, {name: int(kept * n) for name, n in built.sizes.items()}
+            sites = {name: int(kept * n) for name, n in built.sizes.items()}
+            schema = schema or built.schema
             target = self.target or Classes(written=built.classes)
         sizes = {name: size for name, size in sites.items() if size is not None}
         known = len(sizes) == len(sites)

@@ -4,25 +4,30 @@ nothing is written or charged.
 
 Who was drawn in a round is a secret of the noise and is recorded nowhere, so an account lists the
 rounds in which the patient *may* have been drawn. Two things rule that out: the split kept them for
-testing, or the consent table says that they had withdrawn on every day of a release. A patient whom
-the table does not name today may have been named then: silence rules out nothing.
+testing (then the charged evaluation alone may have counted them), or the consent table says that
+they had withdrawn on every day of a release. A patient whom the table does not name today may have
+been named then: silence rules out nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 from suture.engine.plan import WITHOUT_PRIVACY
 from suture.errors import DataError, StudyError
 from suture.methods.registry import known as known_methods
-from suture.privacy.ledger.accounts import Reserved
+from suture.privacy.accounting.events import add, event_from_json, normal_form
+from suture.privacy.ledger.accounts import Account, Reserved
+from suture.privacy.ledger.chain import TESTED, Entry
 from suture.privacy.ledger.ledger import Ledger
-from suture.privacy.ledger.overview import overview
+from suture.privacy.ledger.overview import overview, ranges, rounded_up
 from suture.site import gate
 from suture.site.gate import Place, is_held_out, rows_of
 from suture.site.reading import among, hashed
@@ -33,6 +38,7 @@ Consented = Callable[[str, date], bool | None]
 and day."""
 MAY = "may have been drawn in"
 HELD_OUT = "held out for testing: no model was trained on them"
+COUNTED = f"{HELD_OUT}; the noisy evaluation counted them"
 WITHDREW = "withdrawn before every release: their rows did not pass the wall"
 LISTED = (
     *("account", "study", "rounds", "releases", "kinds"),
@@ -113,25 +119,35 @@ def accounts_of(
     listed: list[dict[str, Any]] = []
     total, unlimited = Reserved(), False
     accounts, consent = ledger.books().studies, _consent(place, patient, secret)
-    days: dict[str, set[date]] = {}
+    charges: dict[str, list[Entry]] = {}
     for entry in ledger.entries():
         if entry.is_charge:
-            days.setdefault(entry.study, set()).add(date.fromisoformat(entry.time[:10]))
+            charges.setdefault(entry.study, []).append(entry)
     for item in overview(ledger)["accounts"]:
-        words, part = _consent_words(consent, item["study"], days.get(item["account"], set()))
-        if study is not None and _held_out(item["account"], patient, place, study):
-            part = HELD_OUT
-        spared = part != MAY
+        mine, known = charges.get(item["account"], []), accounts[item["account"]]
+        days = {date.fromisoformat(entry.time[:10]) for entry in mine}
+        words, part = _consent_words(consent, item["study"], days)
+        epsilon = item["epsilon"] if part == MAY else 0.0
+        if part == MAY and study and _held_out(item["account"], patient, place, study):
+            tests = [entry for entry in mine if entry.what == TESTED]
+            part, epsilon = (COUNTED if tests else HELD_OUT), _cost(known, tests)
+        spared = part not in (MAY, COUNTED)
+        rounds = ranges(entry.round for entry in mine if entry.what != TESTED)
         listed.append({
             **{key: item[key] for key in LISTED},
-            "epsilon": 0.0 if spared else item["epsilon"], "part": part, "consent": words,
+            "rounds": rounds, "epsilon": epsilon, "part": part, "consent": words,
         })  # fmt: skip
-        known = accounts[item["account"]]
         total = total if spared else total + known.budget
         unlimited = unlimited or (not spared and not known.budget.promises and bool(known.spent))
     delta = float(total.delta) or (ledger.lifetime.delta if ledger.lifetime else 1e-5)
-    epsilon = None if unlimited else float(total.epsilon)
-    return {"studies": listed, "total": {"epsilon": epsilon, "delta": delta, "accountant": "basic"}}
+    whole = None if unlimited else float(total.epsilon)
+    return {"studies": listed, "total": {"epsilon": whole, "delta": delta, "accountant": "basic"}}
+
+
+def _cost(account: Account, entries: Sequence[Entry]) -> float | None:
+    """The epsilon of some of an account's charges alone, rounded up; None: no bound."""
+    events = (normal_form(event_from_json(json.loads(entry.event))) for entry in entries)
+    return rounded_up(replace(account, spent=reduce(add, events, ())).epsilon) if entries else 0.0
 
 
 def _consent(place: Place, patient: str, secret: bytes) -> Consented | None:
@@ -172,6 +188,6 @@ def _held_out(account: str, patient: str, place: Place, study: Study) -> bool:
         for method in known_methods()
         for suffix in ("", WITHOUT_PRIVACY)
     }
-    if account not in trainings or place.test is not None:
+    if account not in trainings or place.test is not None or study.evaluation.folds:
         return False
     return is_held_out(patient, study.evaluation.holdout, str(study.seed))

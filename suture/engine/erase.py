@@ -239,8 +239,10 @@ def _refuse_if_too_dear(study: Study, base: Path, skipped: int) -> None:
                 rounds_of(list(plans), until, study.method.participation, study.seed)[planned.site]
                 for until in (skipped, study.method.rounds)
             )
-            form = normal_form(
-                compose([(planned.spent_after(taken, done), study.evaluation.seeds)])
+            # The evaluation is paid for again: the model is another one.
+            form = add(
+                normal_form(compose([(planned.spent_after(taken, done), study.evaluation.seeds)])),
+                planned.beside,
             )
             new = name not in books.studies
             promise, whole = budget(study, planned), reserved([planned])

@@ -166,10 +166,9 @@ def _method(
     sites, site_intervals = _nested([run.sites for run in runs])
     groups = {group: _nested([run.groups[group] for run in runs])[0] for group in runs[0].groups}
     metrics: dict[str, Any] = {"global": overall, "sites": sites, "groups": groups}
-    if runs[0].fairness:
-        metrics["fairness"] = {
-            column: _fair([run.fairness[column] for run in runs]) for column in runs[0].fairness
-        }
+    fair = {column: _fair([run.fairness[column] for run in runs]) for column in runs[0].fairness}
+    if fair := fair | _withheld_gaps(study, world, name, runs[0]):
+        metrics["fairness"] = fair
     if runs[0].thresholds:
         metrics["group_thresholds"] = _fair([run.thresholds for run in runs])
     if runs[0].parts:
@@ -246,6 +245,24 @@ def _evaluated(runs: Sequence[Outcome]) -> dict[str, Any]:
     sites = {site: mean([one["sites"].get(site, {}) for one in spans]) for site in named}
     whole = mean([one["global"] for one in spans])
     return {**known[-1], "intervals": {"global": whole, "sites": sites}}
+
+
+def _withheld_gaps(study: Study, world: World, name: str, run: Outcome) -> dict[str, Any]:
+    """About real patients under a promise: the columns of groups that no noisy count was made of,
+    each with the reason in place of its gaps."""
+    method = plan_of(study, world, name).method
+    if not study.private or world.simulated or not method.predicts or not world.target.two:
+        return {}
+    why = (
+        f"the evaluation stopped: {run.evaluation['stopped']}"
+        if "stopped" in run.evaluation
+        else "only a column that schema.features declares as a category or a flag is counted"
+        if run.evaluation
+        else "the study plans no evaluation (evaluation.epsilon)"
+    )
+    none: dict[str, Any] = dict.fromkeys(("parity_gap", "odds_gap", "opportunity_gap"))
+    none |= {"intervals": {}, "groups": {}, "withheld": why}
+    return {column: dict(none) for column in world.schema.groups if column not in run.fairness}
 
 
 def _plain(found: Mapping[str, Any]) -> Metrics:

@@ -179,7 +179,9 @@ def _meaning(worst: float | None, delta_: float) -> Section:
 
 
 def _why(item: Found) -> str:
-    return "held out" if item["part"].startswith("held out") else "withdrawn"
+    if not item["part"].startswith("held out"):
+        return "none (withdrawn)"
+    return "none (held out)" if item["epsilon"] == 0 else "none (held out); its evaluation"
 
 
 def render_certificate(found: Found) -> str:
@@ -187,8 +189,9 @@ def render_certificate(found: Found) -> str:
     found = tidy(found)
     total, studies = found["total"], found["studies"]
     drawn = [item["part"].startswith("may") for item in studies]
+    counted = [may or item["epsilon"] != 0 for item, may in zip(studies, drawn, strict=True)]
     rows = [
-        (item["account"], (item["rounds"] or NONE) if may else f"none ({_why(item)})",
+        (item["account"], (item["rounds"] or NONE) if may else _why(item),
          f"{item['releases']:,}", epsilon(item["epsilon"]) if item["epsilon"] != 0 else "0",
          delta(item["delta"]), _days(item))
         for item, may in zip(studies, drawn, strict=True)
@@ -212,7 +215,7 @@ def render_certificate(found: Found) -> str:
         "warnings": unbounded if total["epsilon"] is None else [],
         "figures_line": [
             (epsilon(total["epsilon"]), everything),
-            (f"{sum(drawn):,}", "studies and methods they may be in"),
+            (f"{sum(counted):,}", "studies and methods they may be in"),
         ],
         "sections": sections,
         "footer": [

@@ -653,8 +653,10 @@ def gaps(result: Record) -> Table | None:
                 else Cell(NONE)
                 for name in GAPS
             ]
-            worst = gap.get("worst_group")
-            rows.append((Cell(label), Cell(column, f"worst: {worst}" if worst else ""), *cells))
+            note = f"worst: {gap['worst_group']}" if gap.get("worst_group") else ""
+            if why := gap.get("withheld"):
+                note, cells = why, [Cell("withheld")] * len(GAPS)
+            rows.append((Cell(label), Cell(column, note), *cells))
     if not rows:
         return None
     heads = ("Method", "Groups", *GAPS.values())

@@ -36,6 +36,8 @@ class Gaps(TypedDict):
     worst_group: NotRequired[str | None]
     intervals: NotRequired[Intervals]
     groups: NotRequired[dict[str, Metrics]]
+    withheld: NotRequired[str]
+    """Why there are no figures."""
 
 
 Part = TypedDict("Part", {"global": Metrics, "fairness": dict[str, Metrics]})

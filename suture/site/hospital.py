@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from suture.errors import BudgetExhausted, RunError, SutureError
 from suture.privacy.door import Context, Payload, Session, opened, root_key
+from suture.privacy.ledger.chain import TESTED, TRAINED
 from suture.privacy.ledger.ledger import Ledger
 from suture.privacy.noise.source import Arrays
 from suture.privacy.software import software
@@ -160,7 +161,10 @@ class Member:
             self.own = {name.removeprefix("own/"): array for name, array in own.items()}
             return answer["answer"].tobytes()
         event = self._event(method, round_)
-        receipts = [ledger.charge(self.account, round_, event, mark) for ledger in site.ledgers]
+        what = TESTED if method.tests else TRAINED
+        receipts = [
+            ledger.charge(self.account, round_, event, mark, what=what) for ledger in site.ledgers
+        ]
         self.new_charges += sum(not receipt.repeated for receipt in receipts)
         root = root_key(site.secret, context, self.own, site._content, software())
         rows, noise = site.data.train, self.noise

@@ -95,9 +95,12 @@ def test_a_run_is_refused_then_admitted_shown_exported_and_verified(suture_comma
         "note",
         "promise",
         "promise",
-        "release",
-        "release",
-        "release",
+        *["release"] * 5,
+    ]
+    releases = [row for row in shown["rows"] if row["kind"] == "release"]
+    assert [(row["what"], row["round"]) for row in releases] == [
+        *(("model update", round_) for round_ in (1, 2, 3)),
+        *(("evaluation", round_) for round_ in (1, 2)),
     ]
     spent = [row["epsilon"] for row in shown["rows"] if row["kind"] == "release"]
     assert spent == sorted(spent)
@@ -147,7 +150,7 @@ def test_a_witness_and_a_cut(suture_command, folder):
         check=True,
     )
     witness = ("ledger", "verify", *home, "--witness", "seen.json", "--trust")
-    assert answer(suture_command(*witness, "hub.pub", "--json", cwd=folder))["witnessed"] == 5
+    assert answer(suture_command(*witness, "hub.pub", "--json", cwd=folder))["witnessed"] == 7
     assert suture_command(*witness, "board.pub", cwd=folder).returncode == 4
     db = sqlite3.connect(folder / ".suture" / "community" / "ledger.sqlite")
     db.execute("DROP TRIGGER entries_stay")
@@ -159,7 +162,7 @@ def test_a_witness_and_a_cut(suture_command, folder):
     assert (found["verified"], found["entry"]) == (False, 3)
     refused = suture_command("run", "study.toml", "--out", "two", cwd=folder)
     assert refused.returncode == 4
-    assert "Expected: entry 5 with hash" in refused.stderr
+    assert "Expected: entry 7 with hash" in refused.stderr
     assert "Found: 2 entries" in refused.stderr
 
 

@@ -117,7 +117,14 @@ def test_what_cannot_be_accepted(home, old, new, words):
 
 def test_what_evaluation_costs_is_shown(home):
     done = accept(home, study=STUDY + "[evaluation]\nepsilon = 0.5\n")
-    assert "for each method, and epsilon 0.5 for its test patients' counts" in done.output
+    words = "; of it, epsilon 0.5 for a noisy evaluation of the model on its test patients"
+    assert f"epsilon 4, delta 1e-05, unit: patient, for each method{words}" in done.output
+    assert (
+        "of it, epsilon 1 for a noisy evaluation" in accept(home, study=STUDY).output
+    )  # a quarter
+    off = accept(home, study=STUDY + "[evaluation]\nepsilon = 0\n")
+    assert off.exit_code == 0
+    assert "evaluation of the model" not in off.output
 
 
 def test_a_size_is_asked_for_without_privacy_too(home):

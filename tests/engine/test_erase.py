@@ -14,7 +14,7 @@ from suture.engine import erase as erasing
 from suture.engine import federation
 from suture.engine.access import access
 from suture.engine.conduct import run
-from suture.engine.plan import first_rounds
+from suture.engine.plan import first_rounds, plan_of
 from suture.errors import BudgetExhausted, DataError, StudyError
 from suture.privacy.ledger.ledger import Ledger
 from suture.site.gate import is_held_out, named_place
@@ -117,7 +117,9 @@ def test_an_erased_patient_is_in_no_later_run_and_the_certificate_says_what_was(
     here = next(p for p in again.places if p.name == site)
     left = federation.load_site(study, again, here).loaded
     names = patients(tmp_path, study, site)[3]
-    assert left.train_patients + left.test_patients == len(names) - 1
+    tested = [n for n in names if is_held_out(n, study.evaluation.holdout, str(study.seed))]
+    assert left.patients == len(names) - 1
+    assert left.train_patients == len(names) - len(tested) - 1
     again = erasing.erase(place, patient, study=study)
     assert (again["new"], again["entry"], again["tombstone"]) == (
         False,
@@ -126,7 +128,31 @@ def test_an_erased_patient_is_in_no_later_run_and_the_certificate_says_what_was(
     )
 
 
+def test_someone_held_out_is_in_the_evaluation_and_in_nothing_else(study, tmp_path):
+    site, _ = late(study)
+    run(study, base=tmp_path)
+    patient = someone(tmp_path, study, site, held_out=True)
+    found = erasing.erase(named_place(tmp_path / "study.toml", site), patient, study=study)
+    (account,) = found["studies"]
+    assert account["part"].endswith(
+        "no model was trained on them; the noisy evaluation counted them"
+    )
+    world = federation.survey(study, tmp_path, study.seed)
+    tested = plan_of(study, world, "fedadam").evaluation.sites[site]
+    assert account["epsilon"] == pytest.approx(tested.epsilon, abs=1e-4)
+    assert 0 < account["epsilon"] <= study.evaluation_epsilon == 2.0
+    assert found["total"]["epsilon"] == 8.0  # the account's promise, as for everybody in it
+    with open(found["files"][1], encoding="utf-8") as page:
+        assert "none (held out); its evaluation" in page.read()
+    # In folds of hospitals nobody is held out: everybody trained.
+    folds = study.replace(evaluation={"folds": 2})
+    place = named_place(tmp_path / "study.toml", site)
+    assert access(place, patient, study=folds, known=True)["studies"][0]["part"].startswith("may")
+
+
 def test_someone_held_out_was_in_no_model(study, tmp_path):
+    study = study.replace(evaluation={"epsilon": 0})  # nothing about them is released
+    (tmp_path / "study.toml").write_text(study.to_toml())
     site, _ = late(study)
     run(study, base=tmp_path)
     patient = someone(tmp_path, study, site, held_out=True)
@@ -178,7 +204,15 @@ def test_from_the_checkpoint_pays_for_the_new_rounds_only(study, tmp_path):
     assert done["from_round"] == first - 1
     assert f"the checkpoint after round {first - 1} was taken over" in done["words"]
     new = sum(charges(tmp_path, n) - charged[n] for n in names)
-    assert new == 2 * (ROUNDS - first + 1)  # two of five sites a round
+    # Two of five sites a round; then both rounds of the evaluation at every site, because the model
+    # is another one.
+    assert new == 2 * (ROUNDS - first + 1) + 2 * len(names)
+    for n in names:
+        ledger = Ledger.read(tmp_path / ".suture" / n / "ledger.sqlite")
+        anew = [e for e in ledger.entries() if e.study == "cardio-files-anew/fedadam"]
+        ledger.close()
+        assert [e.round for e in anew if e.what == "evaluation"] == [1, 2]
+        assert all(e.round >= first for e in anew if e.what == "model update")
     with pytest.raises(BudgetExhausted, match=r"was not begun: .*--as NAME"):  # a name serves once
         erasing.retrain(
             erasing.renamed(study), place, "scratch", base=tmp_path, out=tmp_path / "four"

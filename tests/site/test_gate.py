@@ -442,13 +442,27 @@ def test_the_statement_says_where_a_charter_was_enforced(study, tmp_path):
     assert result.privacy["charters"][names[4]] is None
 
 
+def only_noisy(result, names):
+    """Whether what is said of test patients, at every site, is the charged evaluation alone."""
+    tested = result.metrics["evaluation"]["parts"]
+    assert set(result.metrics["sites"]) == set(names)
+    for name in names:
+        found = {
+            m: figure["value"] for m, figure in tested[f"site: {name}"].items() if m != "patients"
+        }
+        found["recall"] = found.pop("sensitivity")
+        assert result.metrics["sites"][name] == found
+    assert all(entry["sites"] == entry["global"] == {} for entry in result.history)
+
+
 def test_exact_metrics_that_may_not_leave_are_not_computed(study, tmp_path):
+    """Under a promise no exact metric leaves, also where a charter would allow it."""
     names = [site.name for site in study.sites]
     give(tmp_path, study, names[:2], exact_metrics=False)
+    give(tmp_path, study, names[2:4], exact_metrics=True)
     result = run(study, base=tmp_path)
-    assert set(result.metrics["sites"]) == set(names[2:])
-    assert all(set(entry["sites"]) == set(names[2:]) for entry in result.history)
-    assert not any(name in text for text in result.data["warnings"] for name in names[:2])
+    only_noisy(result, names)
+    assert not any(name in text for text in result.data["warnings"] for name in names)
     assert "exact figures withheld" in result.privacy["statement"]
     assert set(result.privacy["sites"]) == set(names)
 
@@ -456,17 +470,21 @@ def test_exact_metrics_that_may_not_leave_are_not_computed(study, tmp_path):
 def test_hospitals_held_out_whole_are_not_measured_where_exact_metrics_may_not_leave(
     study, tmp_path
 ):
-    study = study.replace(evaluation={"folds": 2})
+    study = study.replace(evaluation={"folds": 2, "epsilon": 0})
     names = [site.name for site in study.sites]
     give(tmp_path, study, names[:2], exact_metrics=False)
+    give(tmp_path, study, names[2:4], exact_metrics=True)
     result = run(study, base=tmp_path)
-    assert set(result.metrics["sites"]) == set(names[2:])
+    assert result.metrics["sites"] == {}
+    assert "evaluation" not in result.metrics
     assert set(result.privacy["sites"]) == set(names)
 
 
 def test_a_run_without_any_exact_metric_still_gives_a_model_and_a_report(study, tmp_path):
+    study = study.replace(evaluation={"epsilon": 0})
     give(tmp_path, study, [site.name for site in study.sites], exact_metrics=False)
     result = run(study, base=tmp_path, out=tmp_path / "run")
     assert result.metrics["sites"] == {}
+    assert set(result.metrics["global"].values()) == {None}
     assert np.isfinite(result.model["params"]).all()
     assert (tmp_path / "run" / "report.html").exists()

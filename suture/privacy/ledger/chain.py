@@ -49,6 +49,8 @@ ADMITTED = "admitted"
 """A note of the gate: a signed charter allows a study so much epsilon here, over all accounts."""
 WRITTEN_OFF = "written off"
 """A person's entry: the chain was shorter than a witness remembers; the difference is spent."""
+TRAINED, TESTED = "model update", "evaluation"
+"""What a charge of a run paid for: training patients in a round, or held-out ones in a count."""
 ALL_STUDIES = "*"
 """The account of the lifetime budget: it covers every other account of the site."""
 CLOCK_SLACK_SECONDS = 2.0

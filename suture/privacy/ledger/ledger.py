@@ -44,6 +44,7 @@ from suture.privacy.ledger.chain import (
     FAULTS,
     NOTE,
     PROMISE,
+    TRAINED,
     WRITTEN_OFF,
     Entry,
     Head,
@@ -265,7 +266,7 @@ class Ledger:
         event: DpEvent,
         fingerprint: bytes,
         *,
-        what: str = "model update",
+        what: str = TRAINED,
     ) -> Receipt:
         """Charge one release. When this returns the charge is on disk; if it raises, nothing may
         leave.

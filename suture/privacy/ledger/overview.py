@@ -68,7 +68,7 @@ def releases(ledger: Ledger) -> list[Facts]:
             state = spent.setdefault(entry.study, Account(known.budget, plan=known.plan))
             state.spent = add(state.spent, form)
             row |= {"kind": "release", "round": entry.round, "event": event_words(form)}
-            row |= {"epsilon": _up(state.epsilon), "delta": known.budget.delta}
+            row |= {"epsilon": rounded_up(state.epsilon), "delta": known.budget.delta}
             row["accountant"] = known.budget.accountant
         rows.append(row)
     return rows
@@ -81,7 +81,7 @@ def overview(ledger: Ledger) -> Facts:
     notes = [row for row in rows if row.is_note]
     # Where nothing is reserved, nothing is spent at any delta.
     delta = head.delta or (lifetime.delta if lifetime else 1e-5)
-    total = {"epsilon": _up(books.epsilon), "delta": delta, "accountant": "basic"}
+    total = {"epsilon": rounded_up(books.epsilon), "delta": delta, "accountant": "basic"}
     return {
         "site": ledger.site,
         "entries": head.entries,
@@ -166,7 +166,7 @@ def _account(name: str, account: Account, rows: list[Entry]) -> Facts:
         "budget": budget.epsilon if budget.promises else None,
         "delta": budget.delta,
         "accountant": account.proof,
-        "epsilon": _up(account.epsilon),
+        "epsilon": rounded_up(account.epsilon),
         "theorem": account.theorem,
         "planned": account.plan is not None,
         "closed": bool(account.closed),
@@ -178,6 +178,6 @@ def _account(name: str, account: Account, rows: list[Entry]) -> Facts:
     }
 
 
-def _up(found: float) -> float | None:
+def rounded_up(found: float) -> float | None:
     """Rounded up to four decimals."""
     return math.ceil(found * 1e4 * (1 - 1e-13)) / 1e4 if math.isfinite(found) else None

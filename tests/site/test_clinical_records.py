@@ -108,6 +108,44 @@ def test_the_first_and_the_last_event_of_each_person(hospital, tmp_path):
         assert dict(zip(found.person_id, found.later.astype(int), strict=True)) == counts
 
 
+def test_the_first_and_the_last_value_before_1970_below_zero_and_of_one_time(tmp_path):
+    (tmp_path / "PERSON.csv").write_text(
+        "person_id,gender_concept_id,year_of_birth\n1,8507,1900\n2,8532,1900\n3,8507,1900\n"
+    )
+    (tmp_path / "VISIT_OCCURRENCE.csv").write_text(
+        "person_id,visit_concept_id,visit_start_date,visit_end_date\n1,9201,1980-01-05,1980-01-09\n"
+        "1,9201,1980-01-05,1980-01-07\n1,9201,1960-01-01,1960-01-03\n1,9201,1960-01-01,1960-01-02\n"
+        "1,9202,1960-01-02,1960-01-02\n1,9202,1980-01-08,1980-01-08\n"
+        "2,9201,1975-01-01,\n3,9201,1975-01-01,\n"
+    )
+    (tmp_path / "MEASUREMENT.csv").write_text(
+        "person_id,measurement_concept_id,measurement_date,value_as_number,unit_source_value\n"
+        "1,7,1950-01-01,-2.5,1\n1,7,1950-01-01,-3.25,1\n1,7,1959-01-01,-8999999999999.5,1\n"
+        "1,7,1959-01-01,-8999999999999,1\n1,7,1959-06-01,,1\n1,7,1940-01-01,1e300,1\n"
+        "2,7,1969-12-31,0,1\n2,7,1970-01-01,-0.000001,1\n2,7,1970-01-02,8999999999999,1\n"
+    )
+    (tmp_path / "CONCEPT.csv").write_text(
+        "concept_id,vocabulary_id,concept_code,standard_concept\n"
+    )
+    rows = {}
+    for which in ("first", "last"):
+        path = tmp_path / f"{which}.toml"
+        path.write_text(
+            f'[cohort]\nvisit = "inpatient"\nwhich = "{which}"\n[features]\nage = {{ person = "age" }}\n'
+            'early = { measurement = { omop = [7] }, unit = "1", take = "first" }\n'
+            'late = { measurement = { omop = [7] }, unit = "1", take = "last" }\n'
+            'stay = { visit = "any", window = ["end+0d", "ever"], take = "days" }\n'
+        )
+        found = table(SourceSpec(omop=str(tmp_path), features=str(path)))
+        rows[which] = found.drop(columns="person_id").to_numpy(float).tolist()
+    # of two stays from one day, the first is the one that ends first: on the next visit's day
+    assert rows["first"][0] == [59, -3.25, -8999999999999.0, 1]
+    np.testing.assert_equal(rows["last"][0], [79, -3.25, -8999999999999.0, np.nan])
+    for which in rows:
+        np.testing.assert_equal(rows[which][1], [74, 0.0, 8999999999999.0, 0])
+        np.testing.assert_equal(rows[which][2], [74, np.nan, np.nan, 0])
+
+
 def test_shares_of_the_patients_and_one_persons_rows(hospital, features, tmp_path):
     place = {**WRITERS["ndjson"](tmp_path / "at", hospital), "features": features}
     whole = table(SourceSpec(**place))

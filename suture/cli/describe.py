@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from suture.cli.options import (
     Engines,
     Json,
@@ -39,11 +41,26 @@ class Cost(Engines):
     out: Annotated[
         Path | None, option("Folder for tables and figures. Default: the command's name.")
     ] = None
+    draft: Annotated[
+        Path | None,
+        option("Write the study that sites behind a hub accept to this file, and ask nothing."),
+    ] = None
 
     def ask(self, study: Study, base: Path, name: str, rounds: int = 1, **settings: Any) -> Result:
-        """The statistic, run."""
-        from suture.statistics.publish import ask
+        """The statistic, run; or what its sites are asked to accept, written."""
+        from suture.privacy.files import write_whole
+        from suture.statistics.publish import ask, asking
 
+        apart = self.draft is not None or self.hub is not None or self.engine == "flower"
+        if apart and study.sites and study.protection.sum != "masked":
+            # Without masks the server sees each site's answer: it must hold all of the noise.
+            settings["honest"] = 1 / len(study.sites)
+        if self.draft is not None:
+            settings.pop("begin", None)
+            asked = asking(study, name, self.epsilon, rounds, **settings).public()
+            write_whole(self.draft, asked.to_toml().encode())
+            typer.echo(f"{self.draft}: study {asked.digest[:16]}; at each site: suture site accept")
+            raise typer.Exit
         again = "ask again: what was paid for is not charged again"
         with progress_bar() as progress, interruptible(again):
             return ask(

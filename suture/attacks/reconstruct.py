@@ -161,13 +161,9 @@ def _sparse_combinations(
 
 
 def _polished(columns: Floats, null: Floats, zero: float) -> Floats:
-    """The same combination from all of its zeros at once, not only the few that it was found by.
-
-    What counts as zero tightens to a few times the typical one, so that small signals are not taken
-    for zeros.
-    """
+    """The same combination from all of its zeros at once, not only the few that it was found by."""
     values = np.abs(columns @ null)
-    limit = zero * values.max()
+    limit = zero * values.max()  # tightens to a few times the typical zero: small signals are none
     for _ in range(3):
         zeros = values <= limit
         null = np.asarray(np.linalg.svd(columns[zeros])[2][-1], np.float64)

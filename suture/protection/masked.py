@@ -507,10 +507,8 @@ class Collector:
         survivors = sorted(self._words)
         gone = sorted(set(self._sealed) - set(survivors))  # they shared, but sent no words
         first = self._words[survivors[0]]
-        total = {name: np.zeros_like(array) for name, array in unsigned(first).items()}
+        total = _added([self._words[party] for party in survivors])
         for party in survivors:
-            for name, array in unsigned(self._words[party]).items():
-                total[name] += array
             add_mask(total, own_mask_key(self._joined(party, self._own_mask_is_right)), -1)
         for left in gone:  # remove the masks that survivors had agreed with it
             key = mask_private(self._joined(left, self._mask_key_is_right))
@@ -632,6 +630,15 @@ def taken_words(answer: Arrays) -> State:
     return found
 
 
+def _added(words: Sequence[Arrays]) -> State:
+    """The sum of words of one layout, unsigned, so that it wraps."""
+    total = unsigned(words[0])
+    for one in words[1:]:
+        for name, array in unsigned(one).items():
+            total[name] += array
+    return total
+
+
 def as_sent(total: State, first: Arrays) -> State:
     """A total in the words' own length: of packed ones modulo 2^bits, around 0."""
     found: State = {}
@@ -744,11 +751,7 @@ def standing_sum(answers: Answers, present: Sequence[str]) -> State:
     words = [taken_words(answers[site]) for site in present]
     if any(layout(one) != layout(words[0]) for one in words):
         raise RunError("secure sum: sites sent words of different shapes; nothing was opened")
-    total = {name: np.zeros_like(array) for name, array in unsigned(words[0]).items()}
-    for one in words:
-        for name, array in unsigned(one).items():
-            total[name] += array
-    return as_sent(total, words[0])
+    return as_sent(_added(words), words[0])
 
 
 # --- in one process ----------------------------------------------------------------------------
@@ -890,10 +893,6 @@ def roster_of(keys: Mapping[int, Arrays]) -> State:
     """Everybody's signed keys, as the server passes them on."""
     return {
         "parties": _listed(keys),
-        **{
-            f"{name}s" if name == "signature" else name: _stacked(
-                {party: answer[name].astype(np.uint8) for party, answer in keys.items()}
-            )
-            for name in ("keys", "signature")
-        },
+        "keys": _stacked({i: one["keys"].astype(np.uint8) for i, one in keys.items()}),
+        "signatures": _stacked({i: one["signature"].astype(np.uint8) for i, one in keys.items()}),
     }

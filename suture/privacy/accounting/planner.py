@@ -14,9 +14,6 @@ rounded up, rounds down, epsilon up.
 
 What is planned is the event of one round; what is promised is its composition over the rounds, by
 the accountant that the ledger will ask, so that the ledger's final figure equals the plan's.
-
-Measured cold for FedCVR's hospitals: noise for a budget takes 0.05 to 0.25 s per hospital, rounds
-that fit 0.02 to 0.1 s.
 """
 
 from __future__ import annotations

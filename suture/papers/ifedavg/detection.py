@@ -28,7 +28,7 @@ from suture.interop.evidence import circles, flags
 from suture.methods.ifedavg import IFedAvg
 from suture.models.dense import Dense
 from suture.papers.ifedavg.trainings import play
-from suture.papers.reproduction import Row, Tables, Work, printed, rows_of, rows_under, spread
+from suture.papers.reproduction import Row, Tables, Work, rows_of, rows_under, spread
 from suture.privacy.files import write_whole
 from suture.privacy.noise.source import seeded_key
 from suture.schema.table import Number, Schema, feature_names
@@ -39,9 +39,23 @@ from suture.training.local import Local
 
 Cell = tuple[str, str]
 Say = Callable[[int, int], None]
-PRINTED = printed("ifedavg")
-STRENGTHS: dict[str, list[float]] = PRINTED["strengths"]
-COLUMNS: dict[str, dict[str, str]] = PRINTED["columns"]
+STRENGTHS: dict[str, tuple[float, ...]] = {
+    "unit": (12.0, 2.2046, 1 / 7.5),
+    "offset": (2.0, 1.0, 0.75),
+    "scale": (3.0, 0.4, 0.6),
+    "positives_only": (1.0, 0.6, 0.3),
+    "never": (1.0, 0.6, 0.3),
+    "permuted": (1.0, 0.8, 0.6),
+    "flip": (1.0,),
+}
+"""Kinds of faults with strengths from plain to faint (see `suture.cohorts.outbreak`)."""
+COLUMNS = {
+    "outbreak": dict.fromkeys(("unit", "offset", "scale"), "age")
+    | {"positives_only": "diarrhoea", "never": "malaria", "permuted": "contact", "flip": OUTCOME},
+    "other": dict.fromkeys(("unit", "offset", "scale"), "number 1")
+    | {"positives_only": "flag 1", "never": "category 0", "permuted": "number 0", "flip": OUTCOME},
+}
+"""Where each kind is planted."""
 SMALLEST = 150
 """A fault is planted only at a site of at least this many patients."""
 SETS = ("outbreak", *FAMILIES)

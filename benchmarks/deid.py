@@ -223,9 +223,7 @@ def main() -> None:
         print(json.dumps(found, ensure_ascii=False))
         return
     for blind in (False, True):
-        print(
-            f"\n{'values under names that say nothing' if blind else source}, {given.half} half"
-        )
+        print(f"\n{'values under names that say nothing' if blind else source}, {given.half} half")
         print(f"{'':16}{'columns':>8}{'found':>8}{'unsure':>8}{'kept':>8}")
         for key in ("category", "lang"):
             for name, counts in sorted(shares(found, key, blind).items()):
